@@ -1,0 +1,160 @@
+//! The only file that asks the operating system for the time.
+//!
+//! A [`Clock`] has two hands. The precise one costs 20 to 40 ns a look. The coarse one is one atomic
+//! that a thread of its own renews each millisecond; a hot path reads it for the price of a load. Both
+//! run on one monotonic line that starts when the process first asks.
+
+use crate::time::Micros;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    thread,
+    time::Duration,
+};
+// Not through `atomic`: a loom model never takes a clock inside, it passes times as numbers.
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How often the coarse hand moves.
+pub const COARSE_TICK: Duration = Duration::from_millis(1);
+
+/// Where every clock starts, so that "a while ago" is a time too.
+const ORIGIN: Micros = Micros::from_secs(1_000);
+
+/// One cache line of its own, for the hand that everybody reads.
+#[repr(align(128))]
+struct Hand(AtomicU64);
+
+/// A monotonic clock. Clones are the same clock.
+#[derive(Clone)]
+pub struct Clock {
+    coarse: Arc<Hand>,
+    precise: Option<System>,
+}
+
+#[derive(Clone)]
+struct System {
+    clock: quanta::Clock,
+    start: quanta::Instant,
+}
+
+impl System {
+    fn now(&self) -> Micros {
+        ORIGIN.plus(self.clock.now().duration_since(self.start).into())
+    }
+}
+
+impl Clock {
+    /// The system's monotonic clock. All such clocks of a process share one ticking thread, which
+    /// ends when the last of them is dropped.
+    #[must_use]
+    pub fn system() -> Clock {
+        static SYSTEM: OnceLock<System> = OnceLock::new();
+        static HAND: Mutex<Weak<Hand>> = Mutex::new(Weak::new());
+        let system = SYSTEM.get_or_init(|| {
+            let clock = quanta::Clock::new();
+            let start = clock.now();
+            System { clock, start }
+        });
+        let mut shared = HAND.lock().unwrap_or_else(PoisonError::into_inner);
+        let coarse = shared.upgrade().unwrap_or_else(|| {
+            let hand = Arc::new(Hand(AtomicU64::new(system.now().0)));
+            *shared = Arc::downgrade(&hand);
+            tick(Arc::downgrade(&hand), system.clone());
+            hand
+        });
+        Clock { coarse, precise: Some(system.clone()) }
+    }
+
+    /// A clock that stands still until it is [advanced](Clock::advance): for tests and simulators.
+    #[must_use]
+    pub fn manual() -> Clock {
+        Clock { coarse: Arc::new(Hand(AtomicU64::new(ORIGIN.0))), precise: None }
+    }
+
+    /// The time to the microsecond; 20 to 40 ns. Also moves the coarse hand up to it.
+    #[must_use]
+    pub fn now(&self) -> Micros {
+        match &self.precise {
+            Some(system) => {
+                let now = system.now();
+                // ordering: Relaxed, here and below. The hand guards no other memory, and `max`
+                // keeps it from running backwards whoever writes last.
+                self.coarse.0.fetch_max(now.0, Relaxed);
+                now
+            }
+            None => self.coarse(),
+        }
+    }
+
+    /// The time as of the last tick, at most a few milliseconds old; about 1 ns.
+    #[inline]
+    #[must_use]
+    pub fn coarse(&self) -> Micros {
+        Micros(self.coarse.0.load(Relaxed))
+    }
+
+    /// Moves a manual clock on. Does nothing to the system's.
+    pub fn advance(&self, span: impl Into<Micros>) {
+        if self.precise.is_none() {
+            let span = span.into();
+            let _ = self.coarse.0.fetch_update(Relaxed, Relaxed, |at| Some(Micros(at).plus(span).0));
+        }
+    }
+
+    /// Whether it only moves when told to.
+    #[must_use]
+    pub fn is_manual(&self) -> bool {
+        self.precise.is_none()
+    }
+}
+
+/// Starts the thread that moves the hand until nobody looks at it any more.
+///
+/// When no thread can be had, the hand moves only with precise looks; leases then end early at the
+/// latest with the next engine turn, which makes one.
+fn tick(hand: Weak<Hand>, system: System) {
+    let body = move || {
+        loop {
+            thread::sleep(COARSE_TICK);
+            let Some(hand) = hand.upgrade() else { return };
+            hand.0.fetch_max(system.now().0, Relaxed);
+        }
+    };
+    let _ = thread::Builder::new().name("tollgate-clock".into()).spawn(body);
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_manual() { "manual" } else { "system" };
+        write!(f, "Clock({kind}, {:?})", self.coarse())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_moves_only_when_told_and_saturates() {
+        let clock = Clock::manual();
+        let start = clock.now();
+        assert_eq!(clock.coarse(), start);
+        clock.advance(Duration::from_micros(7));
+        assert_eq!(clock.now(), start.plus(Micros(7)));
+        clock.advance(Micros::MAX);
+        assert_eq!(clock.now(), Micros::MAX);
+    }
+
+    #[test]
+    fn the_coarse_hand_follows_the_precise_one_by_itself() {
+        let clock = Clock::system();
+        let before = clock.coarse();
+        // Real time, wide margin: the hand must move within ten seconds.
+        let moved = (0..10_000).any(|_| {
+            thread::sleep(COARSE_TICK);
+            clock.coarse() > before
+        });
+        assert!(moved);
+        assert!(clock.now() >= clock.coarse().minus(Micros(1)));
+    }
+}

@@ -1,0 +1,112 @@
+//! The answer to a check: a value, never an error.
+
+use crate::{error::ErrorKind, rate::Rate, time::Micros};
+use std::time::Duration;
+
+/// Who decided.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// This process alone, by a `Local` rule.
+    Local,
+    /// This process, from tokens it has leased (or knows that there are none).
+    Lease,
+    /// The authority, asked for this very check.
+    Authority,
+    /// The outage policy, because the authority could not be asked.
+    Outage,
+}
+
+/// Yes, not now, or never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Verdict {
+    Allowed,
+    Denied,
+    Never,
+}
+
+/// What a limiter says about one request.
+///
+/// A small plain value; reading it costs nothing and calls nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a decision that nobody looks at limits nothing"]
+pub struct Decision {
+    pub(crate) verdict: Verdict,
+    pub(crate) source: Source,
+    pub(crate) trouble: Option<ErrorKind>,
+    pub(crate) refused_by: Option<&'static str>,
+    pub(crate) limit: u64,
+    pub(crate) remaining: u64,
+    pub(crate) rate: Rate,
+    /// [`Micros::MAX`] when nobody knows.
+    pub(crate) retry_after: Micros,
+}
+
+impl Decision {
+    /// Whether the request may go on.
+    #[inline]
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.verdict, Verdict::Allowed)
+    }
+
+    /// Whether the cost is above the burst, so that no amount of waiting will help.
+    #[must_use]
+    pub const fn is_never(&self) -> bool {
+        matches!(self.verdict, Verdict::Never)
+    }
+
+    /// The rule's burst: the most that can be had at once.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Tokens that can probably still be had, an estimate from what this process knows.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// When to try again; `None` when allowed, when the cost can never fit, or when the store failed
+    /// and nobody knows. A denial's wait is never zero.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.verdict {
+            Verdict::Denied if self.retry_after != Micros::MAX => Some(Micros(self.retry_after.0.max(1)).into()),
+            _ => None,
+        }
+    }
+
+    /// [`retry_after`](Decision::retry_after) in whole seconds for the HTTP header, rounded up and
+    /// never zero: a client that obeys it is let in.
+    #[must_use]
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        self.retry_after().map(|wait| Micros::from(wait).0.div_ceil(1_000_000).max(1))
+    }
+
+    /// The time in which the bucket is full again if nobody asks, from the same estimate as
+    /// [`remaining`](Decision::remaining).
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.rate.time_for(self.limit.saturating_sub(self.remaining)).into()
+    }
+
+    /// Who decided.
+    #[must_use]
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The rule that said no.
+    #[must_use]
+    pub const fn refused_by(&self) -> Option<&'static str> {
+        self.refused_by
+    }
+
+    /// What was wrong when something other than the limit shaped this answer.
+    #[must_use]
+    pub const fn trouble(&self) -> Option<ErrorKind> {
+        self.trouble
+    }
+}

@@ -1,0 +1,133 @@
+//! The one message of the lease protocol, and its answer.
+//!
+//! Both are plain values: the engine fills them in, a store carries them, the book answers them.
+//! Every number is below 2^53, because the Lua twin counts in doubles.
+
+use crate::{rate::Rate, time::Micros};
+
+/// Above this no number in a message goes: Lua's numbers are doubles and exact only up to here.
+pub const EXACT_MAX: u64 = 1 << 53;
+
+/// The numbers of a token bucket as one instance knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Set by the user during a deploy; of two that differ, the higher wins.
+    pub revision: u32,
+    /// How fast tokens come.
+    pub rate: Rate,
+    /// How many tokens the bucket holds when full; at least 1.
+    pub burst: u64,
+}
+
+/// One random number per gate: which instance speaks. Below 2^53.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(pub u64);
+
+/// Requests that wait for this very answer: `count` of them, each of `cost` tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Tokens that each of them takes; 0 when nobody waits.
+    pub cost: u64,
+    /// How many wait.
+    pub count: u64,
+}
+
+/// A rising total of tokens that were spent without a grant, since epoch `born`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    /// All that was spent this way.
+    pub sum: u64,
+    /// The part of it that the authority is known to have booked.
+    pub acked: u64,
+}
+
+/// What a bucket starts with when its state was lost (wiped or evicted, not merely expired).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Lost {
+    /// Nothing: the bound holds over the loss, at the price of a slow start.
+    #[default]
+    Empty,
+    /// A full bucket: no slow start, and up to one burst more than the bound.
+    Full,
+}
+
+/// What an instance tells and asks about one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sync {
+    /// The bucket's generation as this instance last heard it; 0 when it knows none.
+    pub generation: u64,
+    /// A random number, at least 1 and below 2^53: the generation, should the bucket be created now.
+    pub draw: u64,
+    /// The sender's numbers.
+    pub numbers: Numbers,
+    /// The sender.
+    pub instance: InstanceId,
+    /// Rises with each new life of the sender's cell: created, or its lease ended.
+    pub epoch: u64,
+    /// Rises with each message of this epoch.
+    pub seq: u64,
+    /// The epoch in which the totals `debt` and `outage` began.
+    pub born: u64,
+    /// The authority's time after which the question is dead; 0: never.
+    pub not_after: Micros,
+    /// Spent from grants in this epoch, less what was refunded; cumulative.
+    pub used: i64,
+    /// What the sender still has of its grants.
+    pub hold: u64,
+    /// Time since the sender last spent here, rounded down; 0 is always safe.
+    pub age: Micros,
+    /// What waits right now; spent by the authority at this moment.
+    pub need: Need,
+    /// Tokens to lend ahead.
+    pub want: u64,
+    /// Measured demand in thousandths of a token a second, for the share; at least 1.
+    pub demand: u64,
+    /// Life of the lease from the moment of its grant, margin included.
+    pub span: Micros,
+    /// Spent without any grant; may push the bucket below empty.
+    pub debt: Total,
+    /// Let through while the authority was away; charged down to an empty bucket at most.
+    pub outage: Total,
+    /// What to start with when the bucket's state was lost.
+    pub lost: Lost,
+}
+
+/// How a [`Sync`] was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Applied, once.
+    Applied,
+    /// Past its `not_after`: no effect at all.
+    Late,
+    /// Not above the (epoch, seq) that the authority has: a repeat, or overtaken. No effect at all.
+    Stale,
+}
+
+/// What the authority answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// How the question was taken. Unless `Applied`, only `epoch`, `seq` and `now` mean anything.
+    pub outcome: Outcome,
+    /// The question's epoch.
+    pub epoch: u64,
+    /// The question's seq.
+    pub seq: u64,
+    /// The bucket's generation.
+    pub generation: u64,
+    /// The numbers of a higher revision, when the authority has one.
+    pub numbers: Option<Numbers>,
+    /// How many of `need` were given their tokens; a prefix.
+    pub given: u64,
+    /// Tokens lent ahead.
+    pub grant: u64,
+    /// Whole tokens that nobody has, after this answer.
+    pub free: u64,
+    /// Not all of `need` given, or nothing lent though something was wanted: when to ask again.
+    pub retry_after: Micros,
+    /// The authority's time.
+    pub now: Micros,
+    /// How long the bucket's state lives from now on, if nobody asks.
+    pub key_ttl: Micros,
+    /// This message met a bucket that had lost its state, and triggered the rule's policy.
+    pub lost: bool,
+}

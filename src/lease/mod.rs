@@ -1,0 +1,5 @@
+//! The lease protocol's words and its ledger. Pure: no clock, no lock, no await.
+
+mod message;
+
+pub use message::{EXACT_MAX, InstanceId, Lost, Need, Numbers, Outcome, Reply, Sync, Total};
