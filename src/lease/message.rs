@@ -90,6 +90,8 @@ pub struct Sync {
     pub outage: Total,
     /// What to start with when the bucket's state was lost.
     pub lost: Lost,
+    /// Only look: answer as if asked, and change nothing.
+    pub peek: bool,
 }
 
 /// How a [`Sync`] was taken.
