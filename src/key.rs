@@ -105,14 +105,19 @@ impl KeySpace {
 
     /// The tag and the name of the bucket that `kind` (an algorithm), `rule` and `key` make.
     pub(crate) fn bucket(&self, kind: &str, rule: &str, key: &[u8], digest: bool) -> (u16, BucketName) {
-        // The remainder is below `tags`, so it fits.
-        let tag = (hash::stable(&[kind.as_bytes(), rule.as_bytes(), key]) % u64::from(self.tags)) as u16;
+        let tag = self.tag(kind, rule, key);
         let form = if digest { 'h' } else { 'r' };
         let mut name = self.tagged(tag);
         name.push_str(&format!(":{kind}:{}:{rule}:{form}:", rule.len()));
         let mut name = name.into_bytes();
         name.extend_from_slice(key);
         (tag, BucketName(name.into()))
+    }
+
+    /// The tag of a bucket: the same on every instance.
+    pub(crate) fn tag(&self, kind: &str, rule: &str, key: &[u8]) -> u16 {
+        // The remainder is below `tags`, so it fits.
+        (hash::stable(&[kind.as_bytes(), rule.as_bytes(), key]) % u64::from(self.tags)) as u16
     }
 
     /// The name of the one key in which the gate's members are counted.

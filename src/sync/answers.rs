@@ -1,0 +1,239 @@
+//! What the engine does with answers, and with their absence; and how it closes.
+
+use super::{
+    bucket::Open,
+    message::Effect,
+    turn::{Asked, DENIAL_MAX, Engine, TROUBLE_PAUSE, bucket_event},
+    waiter::Answer,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    lease::{Outcome, Reply},
+    observe::Event,
+    rule::Mode,
+    store::{Answers, Beat},
+    time::Micros,
+};
+
+impl Engine {
+    /// A batch came back, with an answer for each of its questions or without any.
+    pub(super) fn answered(
+        &mut self,
+        id: u64,
+        result: Result<Answers, Error>,
+        now: Micros,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(flight) = self.flights.remove(&id) else { return };
+        let was_down = self.road.is_down();
+        match result {
+            Ok(answers) => {
+                let there = answers.iter().flatten().map(|reply| reply.now).max().unwrap_or_default();
+                let event = self.road.answered(flight.sent_at, now, there);
+                effects.extend(event.map(Effect::Report));
+                let missing = std::iter::repeat_with(|| Err(Error::new(ErrorKind::Protocol, "no answer in the reply")));
+                for (asked, answer) in flight.asked.into_iter().zip(answers.into_iter().chain(missing)) {
+                    self.one_answer(&asked, answer, now, effects);
+                }
+            }
+            Err(error) => {
+                let jitter = self.rng.f64();
+                let event = self.road.failed(flight.sent_at, now, error.kind(), jitter);
+                effects.extend(event.map(Effect::Report));
+                if matches!(error.kind(), ErrorKind::Unanswered | ErrorKind::Unreachable) {
+                    self.tally.in_doubt += flight.asked.len() as u64;
+                }
+                for asked in &flight.asked {
+                    self.no_answer(asked, error.kind(), now);
+                }
+            }
+        }
+        self.link_turned(was_down, now);
+    }
+
+    /// A heartbeat came back.
+    pub(super) fn beaten(&mut self, result: Result<Beat, Error>, now: Micros, effects: &mut Vec<Effect>) {
+        let Some(sent) = self.beat_sent.take() else { return };
+        let was_down = self.road.is_down();
+        let event = match result {
+            Ok(beat) => {
+                self.members = Some(beat.members.max(1));
+                self.road.answered(sent, now, beat.now)
+            }
+            Err(error) => {
+                let jitter = self.rng.f64();
+                self.road.failed(sent, now, error.kind(), jitter)
+            }
+        };
+        effects.extend(event.map(Effect::Report));
+        self.link_turned(was_down, now);
+    }
+
+    /// When the link went down or came back, every bucket has to know: who waits is told, and what
+    /// was put off is asked.
+    fn link_turned(&mut self, was_down: bool, now: Micros) {
+        if was_down != self.road.is_down() {
+            for index in 0..self.buckets.len() as u32 {
+                self.visit(index, now);
+            }
+        }
+    }
+
+    fn one_answer(&mut self, asked: &Asked, answer: Result<Reply, Error>, now: Micros, effects: &mut Vec<Effect>) {
+        match *asked {
+            Asked::Peek(id) => {
+                let Some(peek) = self.peeks.remove(&id) else { return };
+                peek.waiter.answer(match answer {
+                    Ok(reply) => Answer::Seen { free: reply.free, wait: reply.retry_after },
+                    Err(error) => Answer::Failed(error.kind()),
+                });
+            }
+            Asked::Bucket { index, epoch, seq } => match answer {
+                Ok(reply) => self.reply(index, epoch, seq, &reply, now, effects),
+                Err(error) => self.refusal(index, seq, &error, now, effects),
+            },
+        }
+    }
+
+    /// The authority's word on one bucket.
+    fn reply(&mut self, index: u32, epoch: u64, seq: u64, reply: &Reply, now: Micros, effects: &mut Vec<Effect>) {
+        let jitter = self.rng.f64();
+        let new_epoch = self.new_epoch();
+        let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).cloned() else { return };
+        let fits = bucket.epoch == epoch
+            && (reply.epoch, reply.seq) == (epoch, seq)
+            && bucket.open.as_ref().is_some_and(|open| open.seq == seq);
+        if !fits {
+            self.tally.wasted += 1;
+            return;
+        }
+        let Some(sent_at) = bucket.open.as_ref().map(|open| open.sent_at) else { return };
+        let lease_end = sent_at.plus(terms.lease_ttl);
+        if reply.outcome != Outcome::Applied || now >= lease_end {
+            self.tally.wasted += 1;
+            bucket.reopen();
+            if reply.outcome == Outcome::Stale || now >= lease_end {
+                bucket.renew_epoch(new_epoch);
+            }
+            self.visit(index, now);
+            return;
+        }
+        let Some(open) = bucket.open.take() else { return };
+        let ran_dry = bucket.look(now).hold == 0 && bucket.activity > 0 && open.want > 0;
+        bucket.boost = if ran_dry { (bucket.boost * 2.0).min(128.0) } else { (bucket.boost * 0.9).max(1.0) };
+        bucket.settle(&open, reply, lease_end);
+        if terms.mode == Mode::Exact {
+            bucket.short = false; // its next question is somebody else's turn, and nothing is lent
+        }
+        Engine::tell(bucket, &open, reply, now, jitter, terms.mode == Mode::Leased);
+        if reply.lost {
+            self.tally.states_lost += 1;
+            effects.push(Effect::Report(Event::StateLost { rule: terms.name.to_owned() }));
+        }
+        self.visit(index, now);
+    }
+
+    /// Answers those who waited in this question, and remembers a denial.
+    fn tell(bucket: &mut super::bucket::Bucket, open: &Open, reply: &Reply, now: Micros, jitter: f64, caches: bool) {
+        let given = usize::try_from(reply.given).unwrap_or(usize::MAX);
+        let yes = Answer::Given { remaining: reply.free.saturating_add(bucket.hold), by_authority: true };
+        open.waiting.iter().take(given).for_each(|w| _ = w.waiter.answer(yes));
+        let needy = reply.given < open.need.count;
+        let empty = reply.given == 0 && reply.grant == 0 && open.want > 0;
+        if !(needy || empty) {
+            bucket.cell.clear_denial();
+            bucket.deny_until = Micros::ZERO;
+            return;
+        }
+        let cost = if needy { open.need.cost } else { bucket.cost };
+        let wait = Micros(reply.retry_after.0.max(1));
+        let no = Answer::Denied { wait, remaining: reply.free, by_authority: true };
+        open.waiting.iter().skip(given).for_each(|w| _ = w.waiter.answer(no));
+        // Who came while the question was under way and asks for as much is answered by it, too.
+        bucket.waiting.retain(|w| w.cost < cost || !w.waiter.answer(no));
+        if !caches {
+            return;
+        }
+        // A little longer than told, at random, so that instances do not ask in step.
+        let spread = Micros((wait.0 as f64 * 0.1 * jitter) as u64);
+        let until = now.plus(wait).plus(spread);
+        bucket.cell.deny_until(cost, until);
+        bucket.deny_until = until.min(now.plus(DENIAL_MAX));
+    }
+
+    /// The store answered this one bucket with an error: it alone is in trouble.
+    fn refusal(&mut self, index: u32, seq: u64, error: &Error, now: Micros, effects: &mut Vec<Effect>) {
+        self.tally.bucket_errors += 1;
+        let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        if bucket.open.as_ref().is_none_or(|open| open.seq != seq) {
+            return;
+        }
+        bucket.reopen();
+        bucket.trouble = Some(error.kind());
+        bucket.cell.set_trouble(Some(error.kind()));
+        bucket.next_at = now.plus(TROUBLE_PAUSE);
+        if let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) {
+            effects.push(Effect::Report(bucket_event(terms.name, error.kind(), error.to_string())));
+        }
+        self.visit(index, now);
+    }
+
+    /// The batch of this question failed as a whole.
+    fn no_answer(&mut self, asked: &Asked, kind: ErrorKind, now: Micros) {
+        match *asked {
+            Asked::Peek(id) => {
+                if let Some(peek) = self.peeks.remove(&id) {
+                    peek.waiter.answer(Answer::Failed(kind));
+                }
+            }
+            Asked::Bucket { index, seq, .. } => {
+                let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+                if bucket.open.as_ref().is_none_or(|open| open.seq != seq) {
+                    return;
+                }
+                bucket.reopen();
+                // A store that is there and refuses will refuse again; one that did not answer may yet.
+                if !matches!(kind, ErrorKind::Unanswered | ErrorKind::Unreachable) {
+                    bucket.answer_all(Answer::Failed(kind));
+                    bucket.next_at = now.plus(TROUBLE_PAUSE);
+                }
+                self.visit(index, now);
+            }
+        }
+    }
+
+    /// Begins to close: nobody is served any more, and what is held goes back.
+    pub(super) fn close(&mut self, deadline: Micros, now: Micros) {
+        if self.closing.is_some() {
+            return;
+        }
+        self.closing = Some(deadline);
+        for (_, peek) in self.peeks.drain() {
+            peek.waiter.answer(Answer::Failed(ErrorKind::ShutDown));
+        }
+        for index in 0..self.buckets.len() as u32 {
+            if let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) {
+                bucket.answer_all(Answer::Failed(ErrorKind::ShutDown));
+                bucket.next_at = Micros::ZERO;
+            }
+            self.visit(index, now);
+        }
+    }
+
+    /// Whether closing is over, because all is given back or the deadline has come.
+    pub(super) fn finish(&mut self, now: Micros, effects: &mut Vec<Effect>) {
+        let Some(deadline) = self.closing else { return };
+        let busy = !self.flights.is_empty() || self.is_anything_queued();
+        if busy && now < deadline && !self.road.is_down() {
+            return;
+        }
+        for bucket in self.buckets.iter_mut().flatten() {
+            bucket.cell.close();
+            self.tier.remove(&bucket.cell);
+            bucket.answer_all(Answer::Failed(ErrorKind::ShutDown));
+        }
+        effects.push(Effect::Beat { leave: true });
+        effects.push(Effect::Done);
+    }
+}

@@ -1,0 +1,280 @@
+//! What the engine knows about one cell: its lease, its open question, who waits, and the books.
+//!
+//! Decides nothing and sends nothing; `turn` does. `used = granted - hold - refunded` always, so that
+//! a token is in exactly one of the three whatever other threads do meanwhile.
+
+use super::waiter::{Answer, Waiter};
+use crate::{
+    atomic::Arc,
+    error::ErrorKind,
+    ewma::Ewma,
+    lease::{Need, Reply, Situation},
+    local::{Cell, Look},
+    rule::Terms,
+    time::Micros,
+};
+use std::collections::VecDeque;
+
+/// Somebody who waits for tokens.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) cost: u64,
+    pub(super) deadline: Micros,
+    pub(super) waiter: Waiter,
+}
+
+/// The one question that may be open.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) seq: u64,
+    pub(super) sent_at: Micros,
+    pub(super) need: Need,
+    pub(super) want: u64,
+    pub(super) debt: u64,
+    pub(super) outage: u64,
+    pub(super) refunded: u64,
+    /// The `need.count` who wait for just this answer, in order.
+    pub(super) waiting: Vec<Waiting>,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub(super) cell: Arc<Cell>,
+    pub(super) epoch: u64,
+    pub(super) born: u64,
+    pub(super) seq: u64,
+    /// Granted in this epoch, less what was taken out of the pool to be given back.
+    pub(super) granted: u64,
+    /// Refunded in this epoch, and the part the authority has booked.
+    pub(super) refunded: u64,
+    pub(super) refunded_acked: u64,
+    /// Taken here and not refunded: the most that may come back.
+    pub(super) taken: u64,
+    pub(super) lease_end: Micros,
+    pub(super) generation: u64,
+    pub(super) generation_until: Micros,
+    pub(super) debt_acked: u64,
+    pub(super) outage_acked: u64,
+    pub(super) open: Option<Box<Open>>,
+    pub(super) waiting: VecDeque<Waiting>,
+    /// Spent from grants as of the last look, and since when it is known to be so.
+    spent: u64,
+    spent_since: Option<Micros>,
+    refused: u64,
+    pub(super) demand: Ewma,
+    pub(super) boost: f32,
+    /// Tokens that nobody had at the last answer.
+    pub(super) free: u64,
+    /// The largest cost that was asked lately.
+    pub(super) cost: u64,
+    /// Tokens asked for here since the last question was made; and of those, how many were refused
+    /// by somebody who could not wait.
+    pub(super) activity: u64,
+    pub(super) turned_away: u64,
+    pub(super) active_at: Micros,
+    pub(super) next_at: Micros,
+    /// When a cached denial is asked about again.
+    pub(super) deny_until: Micros,
+    pub(super) short: bool,
+    pub(super) trouble: Option<ErrorKind>,
+    pub(super) ready: bool,
+    pub(super) timer: Micros,
+    /// The hold as of the last look, for the sum over all buckets.
+    pub(super) hold: u64,
+}
+
+impl Bucket {
+    /// Takes charge of a cell, in a new epoch and with empty hands.
+    pub(super) fn new(cell: Arc<Cell>, epoch: u64, now: Micros) -> Bucket {
+        cell.reborn();
+        let refused = cell.look().refused;
+        Bucket {
+            epoch,
+            born: epoch,
+            seq: 0,
+            granted: 0,
+            refunded: 0,
+            refunded_acked: 0,
+            taken: 0,
+            lease_end: Micros::ZERO,
+            generation: 0,
+            generation_until: Micros::ZERO,
+            debt_acked: 0,
+            outage_acked: 0,
+            open: None,
+            waiting: VecDeque::new(),
+            spent: 0,
+            spent_since: None,
+            // What was refused before anybody counted is one refusal, enough to ask for a token.
+            refused: refused.saturating_sub(1),
+            demand: Ewma::default(),
+            boost: 1.0,
+            free: 0,
+            cost: 1,
+            activity: 0,
+            turned_away: 0,
+            active_at: now,
+            next_at: Micros::ZERO,
+            deny_until: Micros::ZERO,
+            short: false,
+            trouble: None,
+            ready: false,
+            timer: Micros::MAX,
+            hold: 0,
+            cell,
+        }
+    }
+
+    /// Looks at the cell, measures demand, and returns what is there. `now` is the start of this turn,
+    /// and every look of an earlier turn ended before it.
+    pub(super) fn look(&mut self, now: Micros) -> Look {
+        let look = self.cell.look();
+        let spent = self.granted.saturating_sub(look.hold);
+        if spent == self.spent {
+            // The first later turn that still reads the same: nothing was spent since it began.
+            self.spent_since.get_or_insert(now);
+        } else {
+            self.spent_since = None;
+        }
+        let events = spent.saturating_sub(self.spent);
+        let turned_away = look.refused.saturating_sub(self.refused);
+        self.taken = self.taken.saturating_add(events);
+        self.spent = spent;
+        self.refused = look.refused;
+        self.turned_away = self.turned_away.saturating_add(turned_away);
+        self.note(now, events.saturating_add(turned_away));
+        look
+    }
+
+    /// Counts tokens that were asked for.
+    pub(super) fn note(&mut self, now: Micros, tokens: u64) {
+        self.demand.look(now, tokens);
+        if tokens > 0 {
+            self.activity = self.activity.saturating_add(tokens);
+            self.active_at = now;
+        }
+    }
+
+    /// Time since the last spending here, rounded down: see `look`. Less a clock tick and 0.1 %.
+    pub(super) fn age(&self, now: Micros) -> Micros {
+        let since = self.spent_since.map_or(Micros::ZERO, |at| now.minus(at));
+        since.minus(Micros(since.0 / 1_000)).minus(Micros::from_millis(1))
+    }
+
+    /// Spent from grants in this epoch less refunds, with this much in hand.
+    pub(super) fn used(&self, hold: u64) -> i64 {
+        let spent = i64::try_from(self.granted.saturating_sub(hold)).unwrap_or(i64::MAX);
+        spent.saturating_sub(i64::try_from(self.refunded).unwrap_or(i64::MAX))
+    }
+
+    /// Takes the pool back, so that the authority gets it with the next question.
+    pub(super) fn give_back(&mut self) {
+        let pool = self.cell.empty_pool();
+        self.granted = self.granted.saturating_sub(pool);
+    }
+
+    /// Begins a new epoch with empty hands: the lease is over, or was never there.
+    pub(super) fn renew_epoch(&mut self, epoch: u64) {
+        self.cell.reborn();
+        self.epoch = epoch;
+        self.seq = 0;
+        self.granted = 0;
+        self.spent = 0;
+        self.spent_since = None;
+        // Refunds that the authority may not have booked go on in the new epoch.
+        self.refunded = self.refunded.saturating_sub(self.refunded_acked);
+        self.refunded_acked = 0;
+        self.lease_end = Micros::ZERO;
+        self.reopen();
+    }
+
+    /// Forgets the open question; who waited for it waits on, in front.
+    pub(super) fn reopen(&mut self) {
+        if let Some(open) = self.open.take() {
+            for waiting in open.waiting.into_iter().rev() {
+                self.waiting.push_front(waiting);
+            }
+        }
+    }
+
+    /// Answers everybody who waits here, in whatever question.
+    pub(super) fn answer_all(&mut self, answer: Answer) {
+        if let Some(open) = &mut self.open {
+            open.waiting.iter().for_each(|w| _ = w.waiter.answer(answer));
+        }
+        self.waiting.drain(..).for_each(|w| _ = w.waiter.answer(answer));
+    }
+
+    /// Answers those whose deadline has come and tells the next deadline.
+    pub(super) fn expire(&mut self, now: Micros) -> Option<Micros> {
+        // Who waits in the open question keeps the place: its tokens were asked for, and must add up.
+        let asked = self.open.iter().flat_map(|open| &open.waiting);
+        for w in self.waiting.iter().chain(asked.clone()).filter(|w| w.deadline <= now) {
+            w.waiter.answer(Answer::Late);
+        }
+        let next = self.waiting.iter().chain(asked).map(|w| w.deadline).filter(|at| *at > now).min();
+        self.waiting.retain(|w| w.deadline > now);
+        next
+    }
+
+    /// The prefix of equal costs that waits: what the next question needs. Those who left are dropped.
+    pub(super) fn take_prefix(&mut self, count_max: usize) -> (Need, Vec<Waiting>) {
+        let mut prefix: Vec<Waiting> = Vec::new();
+        while let Some(next) = self.waiting.pop_front() {
+            if !next.waiter.is_waited_for() {
+                continue;
+            }
+            let fits = prefix.len() < count_max && prefix.first().is_none_or(|first| first.cost == next.cost);
+            if !fits {
+                self.waiting.push_front(next);
+                break;
+            }
+            prefix.push(next);
+        }
+        let cost = prefix.first().map_or(0, |first| first.cost);
+        (Need { cost, count: prefix.len() as u64 }, prefix)
+    }
+
+    /// What the sizing has to know. `stretch` is at least 1 and grows with the load on the authority.
+    pub(super) fn situation(&self, terms: &Terms, members: u32, stretch: f64) -> Situation {
+        Situation {
+            burst: terms.numbers.burst,
+            rate: terms.numbers.rate.per_second(),
+            demand: f64::from(self.demand.per_second()),
+            cost: self.cost,
+            members,
+            free: self.free,
+            horizon: Micros((terms.horizon.0 as f64 * stretch) as u64),
+            ttl: terms.lease_ttl,
+            boost: f64::from(self.boost),
+        }
+    }
+
+    /// Debt, outage use or refunds that the authority may not have booked.
+    pub(super) fn is_owing(&self) -> bool {
+        self.cell.debt() > self.debt_acked
+            || self.cell.outage() > self.outage_acked
+            || self.refunded > self.refunded_acked
+    }
+
+    /// Books an answer to the open question, which the caller has matched and which came in time.
+    pub(super) fn settle(&mut self, open: &Open, reply: &Reply, lease_end: Micros) {
+        self.debt_acked = self.debt_acked.max(open.debt);
+        self.outage_acked = self.outage_acked.max(open.outage);
+        self.refunded_acked = self.refunded_acked.max(open.refunded);
+        self.generation = reply.generation;
+        self.generation_until = open.sent_at.plus(reply.key_ttl);
+        self.free = reply.free;
+        if self.trouble.take().is_some() {
+            self.cell.set_trouble(None);
+        }
+        self.taken = self.taken.saturating_add(reply.given.saturating_mul(open.need.cost));
+        self.short = reply.given < open.need.count || reply.grant < open.want;
+        self.granted = self.granted.saturating_add(reply.grant);
+        self.lease_end = lease_end;
+        self.cell.set_free(reply.free);
+        // The end first: a token of the pool is spendable as soon as it is there.
+        self.cell.grant(reply.grant, lease_end);
+    }
+}

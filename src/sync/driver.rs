@@ -1,0 +1,352 @@
+//! The thread that carries the engine's messages: inputs from the gate's callers, answers from the
+//! store. Holds no logic.
+//!
+//! It is a thread with a small runtime of its own, so that callers may block, starve or end their
+//! runtimes without the leases running dry. It never dies before it is told to close: a panic in a
+//! turn is caught, reported, and costs the one bucket it was about.
+
+use super::{
+    message::{Effect, Input},
+    turn::{Engine, Settings, Tally},
+    waiter::{self, Answer, Ticket, Waiter},
+};
+use crate::{
+    atomic::{Arc, AtomicU32, Mutex, Ordering::Relaxed},
+    clock::{COARSE_TICK, Clock},
+    error::{Error, ErrorKind},
+    local::{Bell, Cell, Tier},
+    observe::{Event, Link, Observer},
+    store::Store,
+    time::Micros,
+};
+use crossbeam::queue::SegQueue;
+use std::{
+    any::Any,
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::PoisonError,
+    thread,
+    time::Duration,
+};
+use tokio::{
+    sync::Notify,
+    task::{self, JoinSet},
+};
+
+/// Inputs that one round takes before it sends and looks at the clock again.
+const ROUND: usize = 1_024;
+/// The last heartbeat, which says that this instance leaves, may take this long.
+const LEAVE: Duration = Duration::from_millis(200);
+
+/// Rings the driver out of its sleep.
+#[derive(Debug, Default)]
+struct Doorbell(Notify);
+
+impl Bell for Doorbell {
+    fn ring(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// What the callers' side and the driver share.
+struct Shared {
+    inputs: SegQueue<Input>,
+    bell: Arc<Doorbell>,
+    tier: Arc<Tier>,
+    clock: Clock,
+    /// A `Link` as a number.
+    link: AtomicU32,
+    /// 0: nobody has told.
+    members: AtomicU32,
+    round_trip: AtomicU32,
+    tally: Mutex<Tally>,
+    /// Who waits for the end; `None` once it has come.
+    closers: Mutex<Option<Vec<Waiter>>>,
+}
+
+/// A running engine. Dropping the last clone closes it in the background.
+#[derive(Clone)]
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    _last: Arc<CloseOnDrop>,
+}
+
+/// Closes the engine when the last [`Driver`] is gone.
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        let deadline = self.0.clock.now().plus(Micros::from_secs(1));
+        self.0.push(Input::Close(deadline));
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("link", &self.link()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn push(&self, input: Input) {
+        self.inputs.push(input);
+        self.bell.ring();
+    }
+}
+
+impl Driver {
+    /// Starts an engine over this store.
+    ///
+    /// # Errors
+    /// When the operating system gives no thread or the runtime cannot be built.
+    pub(crate) fn start(
+        settings: Settings,
+        store: Store,
+        clock: Clock,
+        keys_max: usize,
+        observer: std::sync::Arc<dyn Observer>,
+    ) -> Result<Driver, Error> {
+        let cannot = |error: std::io::Error| Error::new(ErrorKind::Config, format!("the engine's thread: {error}"));
+        let bell = Arc::new(Doorbell::default());
+        let tier = Tier::new(clock.clone(), keys_max, bell.clone());
+        let shared = Arc::new(Shared {
+            inputs: SegQueue::new(),
+            bell,
+            tier: tier.clone(),
+            clock: clock.clone(),
+            link: AtomicU32::new(0),
+            members: AtomicU32::new(settings.instances.unwrap_or(0)),
+            round_trip: AtomicU32::new(1_000),
+            tally: Mutex::new(Tally::default()),
+            closers: Mutex::new(Some(Vec::new())),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+        let engine = Engine::new(settings, tier, clock.now());
+        let mut round = Round { shared: shared.clone(), engine, observer, effects: Vec::new() };
+        let body = move || {
+            runtime.block_on(round.run(&store));
+            let closers = round.shared.closers.lock().unwrap_or_else(PoisonError::into_inner).take();
+            closers.into_iter().flatten().for_each(|w| _ = w.answer(Answer::Failed(ErrorKind::ShutDown)));
+            round.drain();
+        };
+        thread::Builder::new().name("tollgate-engine".into()).spawn(body).map_err(cannot)?;
+        Ok(Driver { _last: Arc::new(CloseOnDrop(shared.clone())), shared })
+    }
+
+    pub(crate) fn tier(&self) -> &Arc<Tier> {
+        &self.shared.tier
+    }
+
+    /// Asks for tokens; the ticket is answered by `deadline`.
+    pub(crate) fn ask(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Ticket {
+        let (ticket, waiter) = waiter::pair();
+        self.offer(Input::Ask { cell: cell.clone(), cost, deadline, waiter });
+        ticket
+    }
+
+    /// Asks how much there is; the ticket is answered by `deadline`.
+    pub(crate) fn peek(&self, rule: u32, key: (Box<[u8]>, bool), cost: u64, deadline: Micros) -> Ticket {
+        let (ticket, waiter) = waiter::pair();
+        self.offer(Input::Peek { rule, key, cost, deadline, waiter });
+        ticket
+    }
+
+    /// Gives tokens back.
+    pub(crate) fn refund(&self, cell: &Arc<Cell>, tokens: u64) {
+        self.offer(Input::Refund { cell: cell.clone(), tokens });
+    }
+
+    /// How well the store answers.
+    pub(crate) fn link(&self) -> Link {
+        // ordering: Relaxed, here and for the other three. Each is one number that stands for itself.
+        match self.shared.link.load(Relaxed) {
+            0 => Link::Up,
+            1 => Link::Shaky,
+            _ => Link::Down,
+        }
+    }
+
+    /// How many instances share the limits, as far as anybody has told.
+    pub(crate) fn members(&self) -> Option<u32> {
+        Some(self.shared.members.load(Relaxed)).filter(|members| *members > 0)
+    }
+
+    /// The time that one question takes.
+    pub(crate) fn round_trip(&self) -> Micros {
+        Micros(u64::from(self.shared.round_trip.load(Relaxed)))
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        *self.shared.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives everything back and stops, by `deadline` at the latest. The ticket is answered then.
+    pub(crate) fn close(&self, deadline: Micros) -> Ticket {
+        let (ticket, waiter) = waiter::pair();
+        let mut closers = self.shared.closers.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *closers {
+            Some(closers) => closers.push(waiter),
+            None => _ = waiter.answer(Answer::Failed(ErrorKind::ShutDown)),
+        }
+        drop(closers);
+        self.shared.push(Input::Close(deadline));
+        ticket
+    }
+
+    /// Puts an input in the queue, or answers it at once when the engine has ended.
+    fn offer(&self, input: Input) {
+        self.shared.push(input);
+        // The engine may have ended before or just now: then nobody else empties the queue.
+        if self.shared.closers.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            drain(&self.shared);
+        }
+    }
+}
+
+/// Answers everything in the queue of an engine that has ended.
+fn drain(shared: &Shared) {
+    while let Some(input) = shared.inputs.pop() {
+        if let Input::Ask { waiter, .. } | Input::Peek { waiter, .. } = input {
+            waiter.answer(Answer::Failed(ErrorKind::ShutDown));
+        }
+    }
+    while shared.tier.next_call().is_some() {}
+}
+
+/// What the thread owns.
+struct Round {
+    shared: Arc<Shared>,
+    engine: Engine,
+    observer: std::sync::Arc<dyn Observer>,
+    effects: Vec<Effect>,
+}
+
+impl Round {
+    async fn run(&mut self, store: &Store) {
+        let connection = store.open();
+        let instance = self.engine.instance();
+        let (_, members) = self.engine.members_key();
+        let mut under_way: JoinSet<Input> = JoinSet::new();
+        // Which batch a task carries, should it end without a word.
+        let mut carried: HashMap<task::Id, u64> = HashMap::new();
+        loop {
+            self.take_inputs();
+            for effect in std::mem::take(&mut self.effects) {
+                match effect {
+                    Effect::Send { id, batch } => {
+                        let connection = connection.clone();
+                        let carry = async move { Input::Answered { id, result: connection.sync(&batch).await } };
+                        carried.insert(under_way.spawn(carry).id(), id);
+                    }
+                    Effect::Beat { leave: false } => {
+                        let (connection, members) = (connection.clone(), members.clone());
+                        under_way
+                            .spawn(async move { Input::Beaten(connection.beat(&members, instance, false).await) });
+                    }
+                    Effect::Beat { leave: true } => {
+                        let leave = connection.beat(&members, instance, true);
+                        _ = tokio::time::timeout(LEAVE, leave).await;
+                    }
+                    Effect::Report(event) => self.report(&event),
+                    Effect::Done => return,
+                }
+            }
+            self.publish();
+            self.sleep(&mut under_way, &mut carried).await;
+        }
+    }
+
+    /// One round of turns, and the flush that ends it.
+    fn take_inputs(&mut self) {
+        let now = self.shared.clock.now();
+        for _ in 0..ROUND {
+            let Some(input) = self.shared.inputs.pop() else { break };
+            self.guarded(|engine, effects| engine.turn(input, now, effects));
+        }
+        for _ in 0..ROUND {
+            let Some(cell) = self.shared.tier.next_call() else { break };
+            self.guarded(|engine, effects| engine.turn(Input::Call(cell), now, effects));
+        }
+        self.guarded(|engine, effects| engine.flush(now, effects));
+    }
+
+    /// Runs one step of the engine; a panic is reported and costs one bucket.
+    fn guarded(&mut self, step: impl FnOnce(&mut Engine, &mut Vec<Effect>)) {
+        let Round { engine, effects, .. } = self;
+        // The engine is used again after a panic: `bury` throws away the one bucket whose state may
+        // be half changed.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| step(engine, effects))) {
+            self.engine.bury();
+            self.report(&Event::EnginePanic { message: words(panic.as_ref()) });
+        }
+    }
+
+    fn report(&self, event: &Event) {
+        // Somebody else's code: its panic is its own, and must not end the engine.
+        _ = catch_unwind(AssertUnwindSafe(|| self.observer.event(event)));
+    }
+
+    /// Waits for an input, an answer, or the time for something that is due.
+    async fn sleep(&mut self, under_way: &mut JoinSet<Input>, carried: &mut HashMap<task::Id, u64>) {
+        if !self.shared.inputs.is_empty() {
+            task::yield_now().await; // let the connection breathe, too
+            return;
+        }
+        let now = self.shared.clock.now();
+        let mut pause = Duration::from(self.engine.wake_at().minus(now)).min(Duration::from_secs(3_600));
+        if self.shared.clock.is_manual() {
+            pause = pause.min(COARSE_TICK); // it may be moved at any time
+        }
+        let ended = tokio::select! {
+            Some(ended) = under_way.join_next_with_id(), if !under_way.is_empty() => Some(ended),
+            () = self.shared.bell.0.notified() => None,
+            () = tokio::time::sleep(pause) => None,
+        };
+        let mut next = ended;
+        while let Some(ended) = next {
+            let input = match ended {
+                Ok((id, input)) => {
+                    carried.remove(&id);
+                    Some(input)
+                }
+                Err(failed) => {
+                    let error = Error::new(ErrorKind::Protocol, "the task that carried this message failed");
+                    self.report(&Event::EnginePanic { message: failed.to_string() });
+                    Some(match carried.remove(&failed.id()) {
+                        Some(id) => Input::Answered { id, result: Err(error) },
+                        None => Input::Beaten(Err(error)),
+                    })
+                }
+            };
+            if let Some(input) = input {
+                let now = self.shared.clock.now();
+                self.guarded(|engine, effects| engine.turn(input, now, effects));
+            }
+            next = under_way.try_join_next_with_id();
+        }
+    }
+
+    /// Shows the callers' side how things are.
+    fn publish(&self) {
+        let link = match self.engine.link() {
+            Link::Up => 0,
+            Link::Shaky => 1,
+            Link::Down => 2,
+        };
+        self.shared.link.store(link, Relaxed);
+        self.shared.members.store(self.engine.members().unwrap_or(0), Relaxed);
+        self.shared.round_trip.store(u32::try_from(self.engine.round_trip().0).unwrap_or(u32::MAX), Relaxed);
+        *self.shared.tally.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.tally();
+    }
+
+    fn drain(&self) {
+        drain(&self.shared);
+    }
+}
+
+/// What a panic said.
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".to_owned())
+}
+

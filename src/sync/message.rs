@@ -1,0 +1,83 @@
+//! What goes into the engine and what comes out: plain values, so that a simulator can carry them too.
+
+use super::waiter::Waiter;
+use crate::{
+    atomic::Arc,
+    error::Error,
+    local::Cell,
+    observe::Event,
+    store::{Answers, Batch, Beat},
+    time::Micros,
+};
+
+/// Something that happened.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A cell ran low, or refused for want of tokens.
+    Call(Arc<Cell>),
+    /// Somebody waits for tokens of this cell.
+    Ask {
+        /// Whose tokens.
+        cell: Arc<Cell>,
+        /// How many; at least 1.
+        cost: u64,
+        /// When the asker gives up, on the gate's clock.
+        deadline: Micros,
+        /// Where the answer goes.
+        waiter: Waiter,
+    },
+    /// Somebody wants to know how much there is, and changes nothing.
+    Peek {
+        /// The rule's number.
+        rule: u32,
+        /// The key's bytes and whether they are a digest.
+        key: (Box<[u8]>, bool),
+        /// For how many tokens the wait is wanted; at least 1.
+        cost: u64,
+        /// When the asker gives up.
+        deadline: Micros,
+        /// Where the answer goes.
+        waiter: Waiter,
+    },
+    /// Tokens that were taken here and are given back.
+    Refund {
+        /// Whose tokens.
+        cell: Arc<Cell>,
+        /// How many.
+        tokens: u64,
+    },
+    /// A batch was answered, or was not.
+    Answered {
+        /// Which batch.
+        id: u64,
+        /// What came of it.
+        result: Result<Answers, Error>,
+    },
+    /// A heartbeat was answered, or was not.
+    Beaten(Result<Beat, Error>),
+    /// Time has passed.
+    Tick,
+    /// Give everything back and stop; by then at the latest.
+    Close(Micros),
+}
+
+/// Something to be done by whoever drives the engine.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// Carry this batch to the store and bring the answers under this id.
+    Send {
+        /// Which batch.
+        id: u64,
+        /// What to ask.
+        batch: Batch,
+    },
+    /// Tell the store that this instance lives, or that it leaves.
+    Beat {
+        /// Whether it leaves.
+        leave: bool,
+    },
+    /// Tell the observer.
+    Report(Event),
+    /// All is given back, or the time for it is over: stop.
+    Done,
+}

@@ -1,0 +1,187 @@
+//! One question that somebody waits for: a slot, a ticket to wait with, and the end to answer at.
+//!
+//! Needs no runtime: a ticket is a plain future, and a thread can park on it. A ticket that is
+//! dropped tells the engine that nobody waits any more.
+
+use crate::{
+    atomic::{Arc, Mutex},
+    clock::{COARSE_TICK, Clock},
+    error::ErrorKind,
+    time::Micros,
+};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::PoisonError,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+};
+
+/// What became of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The tokens are this request's, given by the authority or from the hold.
+    Given {
+        /// Tokens that can probably still be had.
+        remaining: u64,
+        /// Whether the authority itself gave them.
+        by_authority: bool,
+    },
+    /// Not enough tokens.
+    Denied {
+        /// When to ask again.
+        wait: Micros,
+        /// Tokens that can probably still be had.
+        remaining: u64,
+        /// Whether the authority said so to this very question.
+        by_authority: bool,
+    },
+    /// What a peek saw.
+    Seen {
+        /// Tokens that nobody has.
+        free: u64,
+        /// Until there are as many as was asked for; zero when there are.
+        wait: Micros,
+    },
+    /// The store failed, in this way.
+    Failed(ErrorKind),
+    /// The deadline passed first.
+    Late,
+    /// The cell was closed meanwhile: look the key up again.
+    Closed,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Option<Waker>),
+    Answered(Answer),
+    Left,
+}
+
+/// The engine's end.
+#[derive(Debug)]
+pub(crate) struct Waiter(Arc<Mutex<State>>);
+
+/// The asker's end. Dropping it takes nothing back that was already asked for.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Ticket(Arc<Mutex<State>>);
+
+/// Both ends of one new question.
+pub(crate) fn pair() -> (Ticket, Waiter) {
+    let shared = Arc::new(Mutex::new(State::Waiting(None)));
+    (Ticket(shared.clone()), Waiter(shared))
+}
+
+impl Waiter {
+    /// Whether somebody still waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), State::Waiting(_))
+    }
+
+    /// Hands the answer over; `false` when nobody waits any more.
+    pub(crate) fn answer(&self, answer: Answer) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *state {
+            State::Waiting(waker) => {
+                let waker = waker.take();
+                *state = State::Answered(answer);
+                drop(state);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+                true
+            }
+            State::Answered(_) | State::Left => false,
+        }
+    }
+}
+
+impl Ticket {
+    /// Parks this thread until the answer is there, at most until `deadline`; then it is
+    /// [`Answer::Late`].
+    pub(crate) fn wait(self, clock: &Clock, deadline: Micros) -> Answer {
+        struct Unpark(Thread);
+        impl Wake for Unpark {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let waker = Waker::from(std::sync::Arc::new(Unpark(thread::current())));
+        loop {
+            if let Poll::Ready(answer) = self.look(&waker) {
+                return answer;
+            }
+            let left = deadline.minus(clock.now());
+            if left == Micros::ZERO {
+                return Answer::Late;
+            }
+            // A manual clock may be moved by another thread at any time: look again now and then.
+            let longest = if clock.is_manual() { COARSE_TICK } else { left.into() };
+            thread::park_timeout(longest);
+        }
+    }
+
+    fn look(&self, waker: &Waker) -> Poll<Answer> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *state {
+            State::Answered(answer) => Poll::Ready(*answer),
+            State::Left => Poll::Ready(Answer::Late),
+            State::Waiting(place) => {
+                match place {
+                    Some(old) if old.will_wake(waker) => {}
+                    _ => *place = Some(waker.clone()),
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Future for Ticket {
+    type Output = Answer;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        self.look(context.waker())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Waiting(_) = *state {
+            *state = State::Left;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YES: Answer = Answer::Given { remaining: 3, by_authority: true };
+
+    #[test]
+    fn a_thread_is_woken_by_the_answer() {
+        let (ticket, waiter) = pair();
+        let clock = Clock::system();
+        let asker = thread::spawn(move || ticket.wait(&clock, Micros::MAX));
+        assert!(waiter.answer(YES));
+        assert_eq!(asker.join().ok(), Some(YES));
+    }
+
+    #[test]
+    fn a_thread_waits_no_longer_than_its_deadline() {
+        let (ticket, waiter) = pair();
+        let clock = Clock::manual();
+        assert_eq!(ticket.wait(&clock, clock.now()), Answer::Late);
+        assert!(!waiter.answer(YES), "nobody waits any more");
+    }
+
+    #[test]
+    fn the_engine_sees_that_an_asker_left() {
+        let (ticket, waiter) = pair();
+        assert!(waiter.is_waited_for());
+        drop(ticket);
+        assert!(!waiter.is_waited_for());
+    }
+}
