@@ -12,6 +12,7 @@ mod lease;
 mod observe;
 mod rate;
 mod rule;
+pub mod sim;
 mod time;
 
 pub use clock::Clock;
@@ -22,3 +23,4 @@ pub use lease::Lost;
 pub use observe::{Event, Link, Observer};
 pub use rate::{Rate, RateError};
 pub use rule::{Cold, Mode, Outage, Rule};
+pub use time::Micros;
