@@ -11,6 +11,8 @@ mod key;
 mod lease;
 mod observe;
 mod rate;
+mod rule;
+pub mod sim;
 mod time;
 
 pub use clock::Clock;
@@ -20,3 +22,5 @@ pub use key::{KEY_BYTES_MAX, LongKeys};
 pub use lease::Lost;
 pub use observe::{Event, Link, Observer};
 pub use rate::{Rate, RateError};
+pub use rule::{Cold, Mode, Outage, Rule};
+pub use time::Micros;

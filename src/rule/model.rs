@@ -1,0 +1,212 @@
+//! A rule as its user writes it: a builder whose setters never fail.
+//!
+//! Nothing is checked here; [`terms`](super::terms) does that, once, when a gate is built.
+
+use crate::lease::Lost;
+use std::time::Duration;
+
+/// Who decides, and so what can be promised.
+///
+/// The bounds are over any span `T` of time, with `burst` and `rate` the rule's own.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// This process alone; the authority is never asked.
+    ///
+    /// Bound: `burst + rate * T` **for each instance**. A store that is away changes nothing.
+    Local,
+    /// This process, from tokens that the authority has lent it.
+    ///
+    /// Bound: `burst + rate * T` for **all instances together**, the same as one central bucket. While the
+    /// authority is away the rule's [`Outage`] decides.
+    #[default]
+    Leased,
+    /// The authority, asked every time; checks of one key that wait at the same moment share one question.
+    ///
+    /// Bound: `burst + rate * T` for all instances together. While the authority is away the rule's
+    /// [`Outage`] decides.
+    Exact,
+}
+
+/// What a check gets while the authority cannot be asked and no lent tokens are left.
+///
+/// What is let through is booked afterwards, down to an empty bucket at most. A limit that says no is never
+/// asked again through this fallback.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Outage {
+    /// No. Bound: nothing is added.
+    Deny,
+    /// Yes. No bound holds while the authority is away.
+    Allow,
+    /// This instance's share of the limit: `rate / members`, by a limiter in this process.
+    ///
+    /// Bound: about `burst + rate * T` for all instances together while the number of members last heard
+    /// still holds, on top of what was lent before. With no number of members ever heard or
+    /// configured, it denies.
+    #[default]
+    Share,
+}
+
+/// What `check_now` says to a key for which no tokens are here yet, since it never waits.
+///
+/// The other checks wait for the authority instead, at most the rule's
+/// [`deadline`](Rule::deadline).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Cold {
+    /// No, with the expected round trip as the time to retry; the tokens are asked for meanwhile.
+    /// Bound: nothing is added.
+    #[default]
+    Deny,
+    /// Yes, for up to this many tokens per key and [lease life](Rule::lease_ttl); booked as debt, which
+    /// later checks pay. Bound: adds this many **per instance**. 1 to the rule's burst.
+    Credit(u64),
+}
+
+/// A limit and all that belongs to it, under a name that the gate's builder gives it.
+///
+/// Setters never fail. The numbers are checked when the gate is built, and an error then names the rule
+/// and the field. They are whole numbers and durations, so none can be negative or not a number.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Mode, Outage, Rule};
+///
+/// // 10,000 requests each second, at most 2,000 of them at once, over all instances together.
+/// let api = Rule::token_bucket(10_000, Duration::from_secs(1)).burst(2_000);
+///
+/// // Five attempts a minute, each decided by the authority; none while it is away.
+/// let login = Rule::token_bucket(5, Duration::from_secs(60)).mode(Mode::Exact).outage(Outage::Deny);
+/// # assert_ne!(api, login);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a rule limits nothing until a gate is built with it"]
+pub struct Rule {
+    pub(super) count: u64,
+    pub(super) per: Duration,
+    pub(super) burst: Option<u64>,
+    pub(super) mode: Mode,
+    pub(super) outage: Outage,
+    pub(super) cold: Cold,
+    pub(super) lost: Lost,
+    pub(super) revision: u32,
+    pub(super) deadline: Duration,
+    pub(super) lease_ttl: Duration,
+    pub(super) horizon: Duration,
+    pub(super) cadence: Duration,
+}
+
+impl Rule {
+    /// A token bucket that gets `count` tokens each `per`, evenly, and holds `count` of them when full.
+    ///
+    /// `token_bucket(4_000, Duration::from_secs(1))` is four thousand a second, not one each four thousand
+    /// seconds. A request takes one token, or its cost; a bucket that is not full goes on filling at the
+    /// same pace whatever is asked of it. So at most `burst + rate * T` are admitted in any span `T`.
+    ///
+    /// Allowed: from 1 token per 366 days to 1,000,000,000 tokens a second, `per` a whole number of
+    /// microseconds up to 366 days.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tollgate::Rule};
+    /// let second = Duration::from_secs(1);
+    /// // Unless told otherwise, one period's tokens may come at once.
+    /// assert_ne!(Rule::token_bucket(100, second), Rule::token_bucket(100, second).burst(5));
+    /// ```
+    pub fn token_bucket(count: u64, per: Duration) -> Rule {
+        Rule {
+            count,
+            per,
+            burst: None,
+            mode: Mode::default(),
+            outage: Outage::default(),
+            cold: Cold::default(),
+            lost: Lost::default(),
+            revision: 0,
+            deadline: Duration::from_millis(50),
+            lease_ttl: Duration::from_secs(10),
+            horizon: Duration::from_millis(100),
+            cadence: Duration::from_millis(10),
+        }
+    }
+
+    /// The most that a full bucket holds, so the most that can be had at once. `count` when not set.
+    ///
+    /// Allowed: 1 to 1,000,000,000, and no more than what comes in 100 years. In
+    /// [`Mode::Leased`], a burst worth less than about 20 ms of the rate loses throughput: tokens that are lent
+    /// cannot refill, and every instance needs a few.
+    pub fn burst(mut self, tokens: u64) -> Rule {
+        self.burst = Some(tokens);
+        self
+    }
+
+    /// Who decides; [`Mode::Leased`] when not set.
+    pub fn mode(mut self, mode: Mode) -> Rule {
+        self.mode = mode;
+        self
+    }
+
+    /// What a check gets while the authority is away; [`Outage::Share`] when not set. Says nothing in
+    /// [`Mode::Local`].
+    pub fn outage(mut self, outage: Outage) -> Rule {
+        self.outage = outage;
+        self
+    }
+
+    /// What `check_now` says to a key without tokens here; [`Cold::Deny`] when not set.
+    ///
+    /// [`Cold::Credit`] is for [`Mode::Leased`] alone: `Local` has no cold keys, and `Exact` promises that the
+    /// authority decides each time.
+    pub fn cold(mut self, cold: Cold) -> Rule {
+        self.cold = cold;
+        self
+    }
+
+    /// What a bucket starts with when the authority lost its state; [`Lost::Empty`] when not set.
+    pub fn lost(mut self, lost: Lost) -> Rule {
+        self.lost = lost;
+        self
+    }
+
+    /// Which of two sets of numbers is the newer one while a deploy runs; 0 when not set.
+    ///
+    /// The higher revision wins at once, in every instance. With equal revisions each instance counts by
+    /// its own numbers, and the bound is the larger's.
+    pub fn revision(mut self, revision: u32) -> Rule {
+        self.revision = revision;
+        self
+    }
+
+    /// How long a check may wait for the authority's answer, all queues included; 50 ms when not set.
+    ///
+    /// When it has passed, the outage policy answers. Allowed: 1 ms to 60 s.
+    pub fn deadline(mut self, span: Duration) -> Rule {
+        self.deadline = span;
+        self
+    }
+
+    /// How long lent tokens may be spent; 10 s when not set. Allowed: 100 ms to 1 h.
+    ///
+    /// Longer: idle keys ask less often. Shorter: the tokens of an instance that died come back sooner, as
+    /// refill.
+    pub fn lease_ttl(mut self, span: Duration) -> Rule {
+        self.lease_ttl = span;
+        self
+    }
+
+    /// For how long ahead of the measured demand tokens are lent; 100 ms when not set. Allowed: 1 ms to
+    /// [`lease_ttl`](Rule::lease_ttl).
+    pub fn horizon(mut self, span: Duration) -> Rule {
+        self.horizon = span;
+        self
+    }
+
+    /// The least time between two questions about one bucket; 10 ms when not set. Allowed: 1 ms to 1 s.
+    ///
+    /// Shorter is fairer and uses small bursts better; longer asks the authority less. A cadence above the
+    /// [`horizon`](Rule::horizon) leaves an instance without tokens between two questions.
+    pub fn cadence(mut self, span: Duration) -> Rule {
+        self.cadence = span;
+        self
+    }
+}

@@ -1,0 +1,310 @@
+//! A rule that has been checked: plain numbers that everything below the gate can trust.
+//!
+//! The only way to have [`Terms`] is [`Rule::check`]. An error names the rule, the field, what was given
+//! and what is allowed.
+
+use super::model::{Cold, Mode, Outage, Rule};
+use crate::{
+    error::{Error, ErrorKind},
+    lease::{Lost, Numbers},
+    rate::Rate,
+    time::Micros,
+};
+use std::{
+    collections::HashSet,
+    ops::RangeInclusive,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+/// The longest name of a rule, in bytes: it is part of every bucket's key.
+pub(crate) const NAME_BYTES_MAX: usize = 128;
+/// The largest burst.
+pub(crate) const BURST_MAX: u64 = 1_000_000_000;
+/// The longest time an empty bucket may take to fill: 100 years. It keeps every time in the protocol, such as
+/// the life of a bucket's key, below the 2^53 up to which Lua counts exactly.
+pub(crate) const FULL_AFTER_MAX: Micros = Micros::from_secs(36_525 * 86_400);
+/// What the authority adds to a lease's life, so that a coarse or slow clock never spends a dead lease.
+pub(crate) const LEASE_MARGIN: Micros = Micros::from_millis(250);
+
+const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+const LEASE_TTLS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
+const HORIZON_MIN: Duration = Duration::from_millis(1);
+const CADENCES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
+
+const _: () = assert!(FULL_AFTER_MAX.0 < 1 << 53, "times in Lua must stay exact");
+
+/// A checked rule under its name. Copied freely; nothing in it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The rule's name; equal names are one string.
+    pub(crate) name: &'static str,
+    /// Revision, rate and burst.
+    pub(crate) numbers: Numbers,
+    /// Who decides.
+    pub(crate) mode: Mode,
+    /// What a check gets while the authority is away.
+    pub(crate) outage: Outage,
+    /// What `check_now` says to a key without tokens here.
+    pub(crate) cold: Cold,
+    /// What a bucket starts with when its state was lost.
+    pub(crate) lost: Lost,
+    /// How long a check may wait.
+    pub(crate) deadline: Micros,
+    /// Life of a lease at the instance; the authority adds [`LEASE_MARGIN`].
+    pub(crate) lease_ttl: Micros,
+    /// For how long ahead tokens are lent.
+    pub(crate) horizon: Micros,
+    /// The least time between two questions about one bucket.
+    pub(crate) cadence: Micros,
+}
+
+impl Rule {
+    /// Checks everything that a rule called `name` says.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for the first thing that is out of range.
+    pub(crate) fn check(&self, name: &str) -> Result<Terms, Error> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+            let shown: String = name.chars().take(40).collect();
+            let dots = if shown.len() < name.len() { "..." } else { "" };
+            return Err(fault(
+                &format!("{shown}{dots}"),
+                "name",
+                &format!("1 to {NAME_BYTES_MAX} bytes without control characters"),
+            ));
+        }
+        let rate = Rate::new(self.count, self.per)
+            .map_err(|e| fault(name, "rate", &format!("{e} ({} tokens per {:?})", self.count, self.per)))?;
+
+        let (burst, given) = match self.burst {
+            Some(burst) => (burst, "given"),
+            None => (self.count, "the count, since none is set"),
+        };
+        if burst == 0 || burst > BURST_MAX {
+            return Err(fault(name, "burst", &format!("1 to {BURST_MAX} tokens, not {burst} ({given})")));
+        }
+        if rate.time_for(burst) > FULL_AFTER_MAX {
+            let what = format!("{burst} tokens ({given}) take more than 100 years to come; lower it or raise the rate");
+            return Err(fault(name, "burst", &what));
+        }
+
+        if let Cold::Credit(credit) = self.cold {
+            if credit == 0 || credit > burst {
+                let what =
+                    format!("a credit of 1 to {burst} tokens (the burst), not {credit}; `Cold::Deny` gives none");
+                return Err(fault(name, "cold", &what));
+            }
+            match self.mode {
+                Mode::Leased => {}
+                Mode::Local => {
+                    let what = "a `Local` rule has no cold keys: nothing is lent to it, so there is nothing to credit";
+                    return Err(fault(name, "cold", what));
+                }
+                Mode::Exact => {
+                    let what = "a credit spends before the authority is asked, and an `Exact` rule promises to ask";
+                    return Err(fault(name, "cold", what));
+                }
+            }
+        }
+
+        let lease_ttl = within(name, "lease_ttl", self.lease_ttl, LEASE_TTLS)?;
+        Ok(Terms {
+            name: intern(name),
+            numbers: Numbers { revision: self.revision, rate, burst },
+            mode: self.mode,
+            outage: self.outage,
+            cold: self.cold,
+            lost: self.lost,
+            deadline: within(name, "deadline", self.deadline, DEADLINES)?,
+            lease_ttl,
+            horizon: within(name, "horizon", self.horizon, HORIZON_MIN..=self.lease_ttl)?,
+            cadence: within(name, "cadence", self.cadence, CADENCES)?,
+        })
+    }
+}
+
+fn within(name: &str, field: &str, span: Duration, allowed: RangeInclusive<Duration>) -> Result<Micros, Error> {
+    if allowed.contains(&span) {
+        return Ok(span.into());
+    }
+    Err(fault(name, field, &format!("{:?} to {:?}, not {span:?}", allowed.start(), allowed.end())))
+}
+
+fn fault(name: &str, field: &str, what: &str) -> Error {
+    Error::new(ErrorKind::Config, format!("rule {name:?}: {field}: {what}"))
+}
+
+/// The one string of this name that lives as long as the process.
+///
+/// Decisions carry their rule's name and must stay small and `Copy`, so the name is leaked. That is bounded:
+/// names come from configuration and never from a request, each distinct one is leaked once, however
+/// many gates and reloads use it, and it is at most [`NAME_BYTES_MAX`] long.
+fn intern(name: &str) -> &'static str {
+    static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = names.get_or_insert_default();
+    if let Some(known) = names.get(name) {
+        return known;
+    }
+    let new: &'static str = Box::leak(name.into());
+    names.insert(new);
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn fair() -> Rule {
+        Rule::token_bucket(100, SECOND)
+    }
+
+    #[track_caller]
+    fn refused(name: &str, rule: &Rule, field: &str) -> String {
+        let error = rule.check(name).expect_err("out of range");
+        assert_eq!(error.kind(), ErrorKind::Config);
+        let message = error.to_string();
+        assert!(message.starts_with("rule ") && message.contains(&format!(": {field}: ")), "{message}");
+        message
+    }
+
+    #[test]
+    fn a_rule_that_says_nothing_more_has_the_documented_defaults() {
+        let terms = fair().check("api").expect("a fair rule");
+        let rate = Rate::new(100, SECOND).expect("a fair rate");
+        let want = Terms {
+            name: "api",
+            numbers: Numbers { revision: 0, rate, burst: 100 },
+            mode: Mode::Leased,
+            outage: Outage::Share,
+            cold: Cold::Deny,
+            lost: Lost::Empty,
+            deadline: Micros::from_millis(50),
+            lease_ttl: Micros::from_secs(10),
+            horizon: Micros::from_millis(100),
+            cadence: Micros::from_millis(10),
+        };
+        assert_eq!(terms, want);
+    }
+
+    #[test]
+    fn every_setter_reaches_the_terms() {
+        let rule = fair()
+            .burst(7)
+            .mode(Mode::Leased)
+            .outage(Outage::Deny)
+            .cold(Cold::Credit(7))
+            .lost(Lost::Full)
+            .revision(3)
+            .deadline(Duration::from_millis(1))
+            .lease_ttl(Duration::from_millis(100))
+            .horizon(Duration::from_millis(100))
+            .cadence(SECOND);
+        let terms = rule.check("api").expect("a fair rule");
+        assert_eq!((terms.numbers.burst, terms.numbers.revision), (7, 3));
+        assert_eq!((terms.outage, terms.cold, terms.lost), (Outage::Deny, Cold::Credit(7), Lost::Full));
+        assert_eq!((terms.deadline, terms.lease_ttl), (Micros::from_millis(1), Micros::from_millis(100)));
+        assert_eq!((terms.horizon, terms.cadence), (Micros::from_millis(100), Micros::from_secs(1)));
+        assert_eq!(fair().mode(Mode::Exact).check("api").map(|t| t.mode), Ok(Mode::Exact));
+    }
+
+    // case C-13: more than a thousand a second is an everyday rate.
+    #[test]
+    fn rates_of_fifteen_hundred_and_two_thousand_a_second_are_taken_exactly() {
+        for count in [1_500, 2_000, 999_983, 1_000_000_000] {
+            let terms = Rule::token_bucket(count, SECOND).check("fast").expect("a fair rule");
+            assert_eq!(terms.numbers.rate.tokens_in(Micros::from_secs(10)), 10 * count);
+            assert_eq!(terms.numbers.burst, count);
+        }
+    }
+
+    // cases C-14, C-17: a limit or a window of zero is refused when it is configured, not when it is hit.
+    #[test]
+    fn zero_and_absurd_numbers_are_refused_with_the_rule_and_the_field() {
+        let table: &[(Rule, &str)] = &[
+            (Rule::token_bucket(0, Duration::from_secs(60)), "rate"),
+            (Rule::token_bucket(1_000, Duration::ZERO), "rate"),
+            (Rule::token_bucket(1, Duration::from_nanos(1)), "rate"),
+            (Rule::token_bucket(1, Duration::from_nanos(1_500)), "rate"),
+            (Rule::token_bucket(1, Duration::MAX), "rate"),
+            (Rule::token_bucket(u64::MAX, SECOND), "rate"),
+            (Rule::token_bucket(1_000_000_001, SECOND), "rate"),
+            (Rule::token_bucket(2_000_000_000, DAY), "burst"), // by its default
+            (fair().burst(0), "burst"),
+            (fair().burst(1_000_000_001), "burst"),
+            (fair().burst(u64::MAX), "burst"),
+            (Rule::token_bucket(1, DAY).burst(36_526), "burst"),
+            (Rule::token_bucket(1, 366 * DAY).burst(1_000_000_000), "burst"),
+            (fair().cold(Cold::Credit(0)), "cold"),
+            (fair().cold(Cold::Credit(101)), "cold"),
+            (fair().mode(Mode::Local).cold(Cold::Credit(1)), "cold"),
+            (fair().mode(Mode::Exact).cold(Cold::Credit(1)), "cold"),
+            (fair().deadline(Duration::ZERO), "deadline"),
+            (fair().deadline(Duration::from_micros(999)), "deadline"),
+            (fair().deadline(Duration::from_secs(61)), "deadline"),
+            (fair().lease_ttl(Duration::from_millis(99)), "lease_ttl"),
+            (fair().lease_ttl(Duration::MAX), "lease_ttl"),
+            (fair().horizon(Duration::ZERO), "horizon"),
+            (fair().horizon(Duration::from_secs(11)), "horizon"),
+            (fair().lease_ttl(SECOND).horizon(2 * SECOND), "horizon"),
+            (fair().cadence(Duration::from_micros(999)), "cadence"),
+            (fair().cadence(Duration::from_millis(1_001)), "cadence"),
+        ];
+        for (rule, field) in table {
+            let message = refused("login", rule, field);
+            assert!(message.starts_with("rule \"login\": "), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_every_range_are_allowed() {
+        for rule in [
+            Rule::token_bucket(1, 366 * DAY).burst(99),
+            Rule::token_bucket(1, DAY).burst(36_525),
+            Rule::token_bucket(1, DAY).burst(1),
+            Rule::token_bucket(1_000, Duration::from_micros(1)).burst(1_000_000_000),
+            fair().deadline(Duration::from_secs(60)).lease_ttl(Duration::from_secs(3_600)),
+            fair().lease_ttl(Duration::from_secs(3_600)).horizon(Duration::from_secs(3_600)),
+            fair().horizon(Duration::from_millis(1)).cadence(Duration::from_millis(1)),
+        ] {
+            assert!(rule.check("api").is_ok(), "{rule:?} {:?}", rule.check("api"));
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_was_given_and_what_is_allowed() {
+        let message = refused("api", &fair().burst(0), "burst");
+        assert_eq!(message, "rule \"api\": burst: 1 to 1000000000 tokens, not 0 (given)");
+        let message = refused("api", &fair().cadence(Duration::ZERO), "cadence");
+        assert_eq!(message, "rule \"api\": cadence: 1ms to 1s, not 0ns");
+    }
+
+    // case C-37: "4000 per second" with a burst of 8000 lets 20,000 through in 3 s, not 8,000.
+    #[test]
+    fn four_thousand_a_second_means_four_thousand_each_second() {
+        let terms = Rule::token_bucket(4_000, SECOND).burst(8_000).check("api").expect("a fair rule");
+        assert_eq!(terms.numbers.burst + terms.numbers.rate.tokens_in(Micros::from_secs(3)), 20_000);
+    }
+
+    #[test]
+    fn a_name_is_any_printable_text_of_128_bytes() {
+        for good in ["a", "user login", "api:{v1}", "限流", &"x".repeat(128)] {
+            assert_eq!(fair().check(good).map(|t| t.name), Ok(good));
+        }
+        for bad in ["", "a\nb", "a\0", "\u{7f}", "\u{85}", &"x".repeat(129), &"é".repeat(65)] {
+            let message = refused(bad, &fair(), "name");
+            assert!(message.len() < 300 && !message.contains(char::is_control), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_kept_once_however_often_it_is_used() {
+        let first = fair().check("kept-once").expect("a fair rule").name;
+        let second = fair().burst(3).check(&String::from("kept-once")).expect("a fair rule").name;
+        assert!(std::ptr::eq(first, second));
+    }
+}
