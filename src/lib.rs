@@ -9,6 +9,7 @@ mod ewma;
 mod hash;
 mod key;
 mod lease;
+mod local;
 mod observe;
 mod rate;
 mod time;
