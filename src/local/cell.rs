@@ -1,0 +1,408 @@
+//! What this process knows of one key of one rule. Two faces: checks spend, the engine fills.
+//!
+//! A cold cell is 120 bytes; what only hot or troubled keys need lies in a box that is made on first use.
+
+use super::{
+    keyed::{Keyed, Name},
+    purse::{CreditSlot, HIGH_MAX, Moves, Purse, high, low, pack},
+};
+use crate::{
+    atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
+    time::Micros,
+};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+/// The engine has been told, and has not looked yet.
+const CALLED: u32 = 1 << 31;
+/// Threads may hold credit of it.
+const HOT: u32 = 1 << 30;
+/// Out of use: the next look-up makes a new one.
+const CLOSED: u32 = 1 << 29;
+/// The rest counts handles.
+const PINS: u32 = CLOSED - 1;
+
+/// No engine has a number for it.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// One key of one rule.
+pub(crate) struct Cell {
+    name: Name,
+    pub(super) purse: Purse,
+    /// cost | until ms, rounded up: who asks for that cost or more before then is denied here.
+    deny: AtomicU64,
+    /// What the authority last said it had left.
+    free: AtomicU64,
+    /// Tokens refused outside of slots, and in slots that are gone.
+    refused: AtomicU64,
+    /// Checks admitted likewise.
+    admitted: AtomicU64,
+    /// A pool below this calls the engine.
+    low: AtomicU32,
+    /// CALLED, HOT, CLOSED and the number of handles, in one word: no handle comes to a cell that
+    /// is being closed for want of handles.
+    state: AtomicU32,
+    engine_slot: AtomicU32,
+    rare: OnceLock<Box<Rare>>,
+}
+
+/// What few cells need.
+#[derive(Default)]
+struct Rare {
+    moves: Moves,
+    debt: AtomicU64,
+    outage: AtomicU64,
+    /// tokens | start in ms: what was given on credit in this span
+    cold: AtomicU64,
+}
+
+/// A cell as the engine sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Tokens of the present generation that are not spent; never too low.
+    pub(crate) hold: u64,
+    /// Those of them that lie in the pool.
+    pub(crate) pool: u64,
+    /// Tokens that were asked for and refused, in all.
+    pub(crate) refused: u64,
+    /// Checks that were admitted, in all.
+    pub(crate) admitted_checks: u64,
+}
+
+/// What a cell answers without asking anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Served {
+    Allowed {
+        remaining: u64,
+        /// The pool is below `low`.
+        low: bool,
+    },
+    Denied {
+        wait: Micros,
+        remaining: u64,
+    },
+    /// It has too little and does not know better.
+    Cold,
+    Closed,
+}
+
+impl Keyed for Cell {
+    fn name(&self) -> &Name {
+        &self.name
+    }
+
+    fn is_closed(&self) -> bool {
+        Cell::is_closed(self)
+    }
+}
+
+/// For checks.
+impl Cell {
+    pub(super) fn new(name: Name) -> Cell {
+        Cell {
+            name,
+            purse: Purse::default(),
+            deny: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            admitted: AtomicU64::new(0),
+            low: AtomicU32::new(0),
+            state: AtomicU32::new(0),
+            engine_slot: AtomicU32::new(NO_SLOT),
+            rare: OnceLock::new(),
+        }
+    }
+
+    fn rare(&self) -> &Rare {
+        self.rare.get_or_init(Box::default)
+    }
+
+    pub(super) fn moves(&self) -> &Moves {
+        &self.rare().moves
+    }
+
+    /// Answers from the pool, or from the last denial.
+    pub(super) fn serve(&self, cost: u64, now: Micros) -> Served {
+        if self.is_closed() {
+            return Served::Closed;
+        }
+        let lease = self.purse.lease();
+        if lease.is_live(now)
+            && let Ok(left) = self.purse.spend(lease.generation(), cost)
+        {
+            // ordering: Relaxed: a count.
+            self.admitted.fetch_add(1, Relaxed);
+            return Served::Allowed { remaining: left.saturating_add(self.free()), low: self.is_low(left) };
+        }
+        match self.denied(cost, now) {
+            Some(wait) => {
+                self.refuse(cost);
+                Served::Denied { wait, remaining: self.remaining(now) }
+            }
+            None => Served::Cold,
+        }
+    }
+
+    /// How long a request for `cost` must wait, by the last denial.
+    #[inline]
+    pub(super) fn denied(&self, cost: u64, now: Micros) -> Option<Micros> {
+        // ordering: Relaxed. One word, that guards no other memory; a stale one is a late answer.
+        let word = self.deny.load(Relaxed);
+        let until = Micros::from_millis(low(word));
+        (now < until && cost.min(HIGH_MAX) >= high(word)).then(|| until.minus(now))
+    }
+
+    /// Tokens that can probably be had: pool and what the authority last had free.
+    pub(super) fn remaining(&self, now: Micros) -> u64 {
+        let lease = self.purse.lease();
+        let pool = if lease.is_live(now) { self.purse.pool(lease.generation()) } else { 0 };
+        pool.saturating_add(self.free())
+    }
+
+    #[inline]
+    pub(super) fn free(&self) -> u64 {
+        // ordering: Relaxed: an estimate.
+        self.free.load(Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn is_low(&self, pool: u64) -> bool {
+        // ordering: Relaxed: a mark that only decides when the engine is told.
+        pool < u64::from(self.low.load(Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn is_called(&self) -> bool {
+        // ordering: Relaxed: a first glance; `mark_called` decides.
+        self.state.load(Relaxed) & CALLED != 0
+    }
+
+    /// Whether this call is the first since the engine looked.
+    pub(super) fn mark_called(&self) -> bool {
+        // ordering: AcqRel: what this thread did before is seen by the engine that clears the mark,
+        // or else the mark was clear.
+        self.state.fetch_or(CALLED, AcqRel) & CALLED == 0
+    }
+
+    pub(super) fn clear_called(&self) {
+        // ordering: AcqRel: see `mark_called`.
+        self.state.fetch_and(!CALLED, AcqRel);
+    }
+
+    #[inline]
+    pub(super) fn is_hot(&self) -> bool {
+        // ordering: Relaxed: a hint.
+        self.state.load(Relaxed) & HOT != 0
+    }
+
+    /// A slot for this thread's credit.
+    pub(super) fn add_slot(&self) -> Arc<CreditSlot> {
+        self.moves().add_slot()
+    }
+
+    /// Puts a slot's credit back and forgets the slot. Only its own thread may.
+    pub(super) fn drop_slot(&self, slot: &Arc<CreditSlot>) {
+        let moves = self.moves();
+        self.purse.put_back(moves, slot);
+        moves.drop_slot(slot, |admitted, refused| {
+            // ordering: Relaxed: counts, read under the same lock.
+            self.admitted.fetch_add(admitted, Relaxed);
+            self.refuse(refused);
+        });
+    }
+
+    /// Counts tokens that were refused, as demand.
+    pub(crate) fn refuse(&self, cost: u64) {
+        // ordering: Relaxed: a count.
+        self.refused.fetch_add(cost, Relaxed);
+    }
+
+    /// Gives `cost` tokens on credit, at most `credit` in any span `ttl` that begins with one, and books
+    /// them as debt.
+    pub(crate) fn cold_credit(&self, cost: u64, credit: u64, ttl: Micros, now: Micros) -> bool {
+        let (now, ttl, credit) = (now.as_millis(), ttl.0.div_ceil(1_000), credit.min(HIGH_MAX));
+        let next = |word| {
+            // A span that has not begun is over as well: its start is 0, long ago.
+            let (given, start) = if now.saturating_sub(low(word)) >= ttl { (0, now) } else { (high(word), low(word)) };
+            let given = given.saturating_add(cost);
+            (given <= credit).then(|| pack(given, start))
+        };
+        // ordering: Relaxed. The word is the whole state.
+        let given = self.rare().cold.fetch_update(Relaxed, Relaxed, next).is_ok();
+        if given {
+            self.add_debt(cost);
+        }
+        given
+    }
+
+    /// Books tokens that were spent without a grant and may push the bucket below empty.
+    pub(crate) fn add_debt(&self, tokens: u64) {
+        // ordering: Relaxed: a rising total.
+        self.rare().debt.fetch_add(tokens, Relaxed);
+    }
+
+    /// Books tokens that were let through while the authority was away.
+    pub(crate) fn add_outage(&self, tokens: u64) {
+        // ordering: Relaxed: a rising total.
+        self.rare().outage.fetch_add(tokens, Relaxed);
+    }
+
+    /// Keeps the cell while a handle to it lives; `false` when it is closed already.
+    pub(crate) fn pin(&self) -> bool {
+        let next = |state| (state & CLOSED == 0 && state & PINS != PINS).then_some(state + 1);
+        // ordering: AcqRel, as all changes of the state that somebody waits for.
+        self.state.fetch_update(AcqRel, Relaxed, next).is_ok()
+    }
+
+    /// Undoes one successful [`pin`](Cell::pin).
+    pub(crate) fn unpin(&self) {
+        let next = |state| (state & PINS != 0).then(|| state - 1);
+        // ordering: AcqRel, as in `pin`. Declines only where there is no pin, which is no harm.
+        let _ = self.state.fetch_update(AcqRel, Relaxed, next);
+    }
+}
+
+/// For the engine, which is one at a time for each cell.
+impl Cell {
+    /// What the cell holds and what was asked of it. Never too low a hold, never too high a count.
+    pub(crate) fn look(&self) -> Look {
+        let (hold, pool) = self.purse.look(|| self.rare.get().map(|rare| &rare.moves));
+        // ordering: Relaxed: counts.
+        let sum = |admitted: u64, refused: u64| Look {
+            hold,
+            pool,
+            refused: self.refused.load(Relaxed).saturating_add(refused),
+            admitted_checks: self.admitted.load(Relaxed).wrapping_add(admitted),
+        };
+        match self.rare.get() {
+            Some(rare) => rare.moves.counted(sum),
+            None => sum(0, 0),
+        }
+    }
+
+    /// Adds granted tokens, and moves the end of the lease.
+    pub(crate) fn grant(&self, tokens: u64, end: Micros) {
+        // The end first, so that nobody finds the tokens dead.
+        self.purse.set_end(end);
+        self.purse.grant(tokens);
+    }
+
+    /// Moves the end of the present lease.
+    pub(crate) fn set_end(&self, end: Micros) {
+        self.purse.set_end(end);
+    }
+
+    /// Takes what is in the pool; credits and moves in flight stay.
+    pub(crate) fn empty_pool(&self) -> u64 {
+        self.purse.empty()
+    }
+
+    /// Begins a new life: the old lease's tokens, wherever they lie, are worthless.
+    pub(crate) fn reborn(&self) {
+        self.purse.reborn();
+    }
+
+    /// Denies requests for `cost` or more until then; tokens that are here are spent all the same.
+    pub(crate) fn deny_until(&self, cost: u64, until: Micros) {
+        // ordering: Relaxed: see `denied`.
+        self.deny.store(pack(cost, until.0.div_ceil(1_000)), Relaxed);
+    }
+
+    /// Forgets the last denial.
+    pub(crate) fn clear_denial(&self) {
+        self.deny.store(0, Relaxed);
+    }
+
+    /// Has the engine called when a take leaves less than this in the pool.
+    pub(crate) fn set_low(&self, tokens: u64) {
+        self.low.store(u32::try_from(tokens).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    /// What the authority has left, as it last said; for `remaining`.
+    pub(crate) fn set_free(&self, tokens: u64) {
+        self.free.store(tokens, Relaxed);
+    }
+
+    /// Whether threads may hold credit of it.
+    pub(crate) fn set_hot(&self, hot: bool) {
+        // ordering: Relaxed: a hint.
+        if hot {
+            self.state.fetch_or(HOT, Relaxed);
+        } else {
+            self.state.fetch_and(!HOT, Relaxed);
+        }
+    }
+
+    /// Puts it out of use, for good; its tokens are worthless from here on.
+    pub(crate) fn close(&self) {
+        // ordering: AcqRel, as in `pin`.
+        self.state.fetch_or(CLOSED, AcqRel);
+        self.purse.reborn();
+    }
+
+    /// [`close`](Cell::close), unless a handle holds it or somebody has called.
+    pub(crate) fn close_idle(&self) -> bool {
+        let next = |state| (state & (PINS | CALLED | CLOSED) == 0).then_some(state | CLOSED);
+        // ordering: AcqRel, as in `pin`.
+        let closed = self.state.fetch_update(AcqRel, Relaxed, next).is_ok();
+        if closed {
+            self.purse.reborn();
+        }
+        closed
+    }
+
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        // ordering: Acquire, as in `pin`.
+        self.state.load(Acquire) & CLOSED != 0
+    }
+
+    /// Live handles.
+    pub(crate) fn pins(&self) -> u32 {
+        self.state.load(Acquire) & PINS
+    }
+
+    pub(crate) fn rule(&self) -> u32 {
+        self.name.probe().rule
+    }
+
+    pub(crate) fn key_bytes(&self) -> &[u8] {
+        self.name.bytes()
+    }
+
+    pub(crate) fn is_digest(&self) -> bool {
+        self.name.probe().digest
+    }
+
+    /// The engine's own number for it; [`NO_SLOT`] at first.
+    pub(crate) fn engine_slot(&self) -> u32 {
+        // ordering: Relaxed, both: only the engine reads and writes it.
+        self.engine_slot.load(Relaxed)
+    }
+
+    pub(crate) fn set_engine_slot(&self, slot: u32) {
+        self.engine_slot.store(slot, Relaxed);
+    }
+
+    /// All that was ever spent without a grant.
+    pub(crate) fn debt(&self) -> u64 {
+        self.rare.get().map_or(0, |rare| rare.debt.load(Relaxed))
+    }
+
+    /// All that was ever let through in outages.
+    pub(crate) fn outage(&self) -> u64 {
+        self.rare.get().map_or(0, |rare| rare.outage.load(Relaxed))
+    }
+}
+
+impl fmt::Debug for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No key: what users are called is not for logs.
+        f.debug_struct("Cell").field("rule", &self.rule()).field("look", &self.look()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,284 @@
+//! What a thread keeps for itself: its credit of hot keys, and its counts of what it did.
+//!
+//! One small table per thread, for all gates of the process. A hit reads lines that others seldom write
+//! and writes only the thread's own. A thread that ends puts its credit back.
+
+use super::{
+    cell::Cell,
+    keyed::Keyed,
+    purse::{CreditSlot, Lease},
+    tier::Local,
+};
+use crate::{
+    atomic::{AtomicU64, Mutex, MutexGuard, Ordering::Relaxed},
+    clock::Clock,
+    time::Micros,
+};
+use crossbeam::utils::CachePadded;
+use std::{
+    cell::RefCell,
+    sync::{Arc, PoisonError, Weak},
+};
+
+/// Places in a thread's table; a power of two.
+const PLACES: usize = 256;
+/// So often must a hot key find its place taken before it drives the other out.
+const PATIENCE: u8 = 64;
+
+const _: () = assert!(PLACES.is_power_of_two(), "a place is picked by a mask");
+
+/// A check on its way through a thread's table.
+pub(super) struct Ask<'a> {
+    pub(super) totals: &'a Arc<Totals>,
+    pub(super) clock: &'a Clock,
+    pub(super) cost: u64,
+    /// By the coarse hand.
+    pub(super) now: Micros,
+}
+
+/// What the table makes of it.
+pub(super) enum Hot {
+    Answer(Local),
+    /// This answer, and the engine should hear of it.
+    Call(Local, Arc<Cell>),
+    /// Not a matter for the table.
+    Miss,
+}
+
+/// What is counted.
+#[derive(Clone, Copy)]
+pub(super) enum Count {
+    Admitted,
+    Denied,
+    Saturated,
+}
+
+/// One thread's counts for one gate, by [`Count`].
+#[derive(Default)]
+struct Tally(CachePadded<[AtomicU64; 3]>);
+
+impl Tally {
+    /// Only its own thread may.
+    #[inline]
+    fn add(&self, count: Count) {
+        let place = &self.0[count as usize];
+        // ordering: Relaxed, both: a count with one writer.
+        place.store(place.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+}
+
+/// One gate's counts over all threads, those that have ended included.
+#[derive(Default)]
+pub(super) struct Totals {
+    gone: [AtomicU64; 3],
+    live: Mutex<Vec<Arc<Tally>>>,
+}
+
+impl Totals {
+    pub(super) fn new() -> Arc<Totals> {
+        Arc::default()
+    }
+
+    fn live(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admitted, denied, saturated.
+    pub(super) fn sum(&self) -> [u64; 3] {
+        let live = self.live();
+        // ordering: Relaxed: counts; a thread's end folds its own under the same lock.
+        [Count::Admitted, Count::Denied, Count::Saturated].map(|count| {
+            let at = count as usize;
+            live.iter().fold(self.gone[at].load(Relaxed), |sum, t| sum.wrapping_add(t.0[at].load(Relaxed)))
+        })
+    }
+}
+
+/// A thread's counts for one gate, given up when the thread ends.
+struct Mine {
+    totals: Weak<Totals>,
+    tally: Arc<Tally>,
+}
+
+impl Mine {
+    fn is_of(&self, totals: &Arc<Totals>) -> bool {
+        // The weak pointer keeps the address from being used again.
+        std::ptr::eq(self.totals.as_ptr(), Arc::as_ptr(totals))
+    }
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        let Some(totals) = self.totals.upgrade() else { return };
+        let mut live = totals.live();
+        live.retain(|tally| !Arc::ptr_eq(tally, &self.tally));
+        for (gone, last) in totals.gone.iter().zip(self.tally.0.iter()) {
+            gone.fetch_add(last.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+/// A hot cell and the thread's credit of it.
+struct Entry {
+    cell: Arc<Cell>,
+    slot: Arc<CreditSlot>,
+    tally: Arc<Tally>,
+    /// Whose cell it is. Kept from being used again by the tally's owner, or the cell is closed.
+    totals: Weak<Totals>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.cell.drop_slot(&self.slot);
+    }
+}
+
+#[derive(Default)]
+struct Place {
+    hash: u64,
+    entry: Option<Entry>,
+    conflicts: u8,
+}
+
+struct Front {
+    /// Empty until the thread meets its first hot key.
+    places: Vec<Place>,
+    mine: Vec<Mine>,
+}
+
+thread_local! {
+    static FRONT: RefCell<Front> = const { RefCell::new(Front { places: Vec::new(), mine: Vec::new() }) };
+}
+
+#[inline]
+fn place_of(hash: u64) -> usize {
+    // Other bits than those that the registry's maps use first.
+    (hash >> 24) as usize & (PLACES - 1)
+}
+
+/// Answers from the thread's own credit of the cell with this hash that `is` the one.
+#[inline]
+pub(super) fn hot(ask: &Ask<'_>, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -> Hot {
+    let answer = FRONT.try_with(|front| {
+        let Ok(front) = front.try_borrow() else { return Hot::Miss };
+        let Some(place) = front.places.get(place_of(hash)) else { return Hot::Miss };
+        let Some(entry) = place.entry.as_ref() else { return Hot::Miss };
+        let ours = std::ptr::eq(entry.totals.as_ptr(), Arc::as_ptr(ask.totals));
+        if place.hash != hash || !ours || !is(&entry.cell) || ask.cost == 0 {
+            return Hot::Miss;
+        }
+        let lease = entry.cell.purse.lease();
+        if lease.is_live(ask.now)
+            && let Some(left) = entry.slot.spend(lease.generation(), ask.cost)
+        {
+            entry.tally.add(Count::Admitted);
+            let pool = entry.cell.purse.pool(lease.generation());
+            return Hot::Answer(Local::Allowed { remaining: left.saturating_add(pool).saturating_add(entry.cell.free()) });
+        }
+        entry.without_credit(ask, lease)
+    });
+    answer.unwrap_or(Hot::Miss)
+}
+
+impl Entry {
+    /// Takes more credit; else denies by the last denial; else is cold.
+    #[inline(never)]
+    fn without_credit(&self, ask: &Ask<'_>, lease: Lease) -> Hot {
+        let (cell, slot) = (&self.cell, &self.slot);
+        if cell.is_closed() {
+            return Hot::Miss;
+        }
+        let generation = lease.generation();
+        if !cell.is_hot() {
+            // It has cooled: what the thread has goes back, and the pool answers.
+            cell.purse.put_back(cell.moves(), slot);
+            return Hot::Miss;
+        }
+        let credit = slot.tokens(generation);
+        if lease.is_live(ask.now) && cell.purse.pool(generation).saturating_add(credit) >= ask.cost {
+            // The one precise look; the lease again after it, since it may have been renewed.
+            let now = ask.clock.now();
+            let live = cell.purse.lease().is_live(now) && cell.purse.lease().generation() == generation;
+            if live && let Ok(taken) = cell.purse.take(cell.moves(), slot, generation, ask.cost) {
+                self.tally.add(Count::Admitted);
+                let remaining = taken.credit.saturating_add(taken.pool).saturating_add(cell.free());
+                let answer = Local::Allowed { remaining };
+                let call = cell.is_low(taken.pool) && !cell.is_called();
+                return if call { Hot::Call(answer, cell.clone()) } else { Hot::Answer(answer) };
+            }
+        }
+        match cell.denied(ask.cost, ask.now) {
+            Some(wait) => {
+                slot.refuse(ask.cost);
+                self.tally.add(Count::Denied);
+                Hot::Answer(Local::Denied { wait, remaining: cell.remaining(ask.now).saturating_add(credit) })
+            }
+            None => Hot::Call(Local::Cold(cell.clone()), cell.clone()),
+        }
+    }
+}
+
+/// Gives a hot cell a place in the thread's table, unless another one defends it.
+pub(super) fn admit(totals: &Arc<Totals>, cell: &Arc<Cell>, now: Micros) {
+    if !cell.is_hot() || cell.is_closed() {
+        return;
+    }
+    let hash = cell.name().hash();
+    // Dropped after the table is free again.
+    let _old = FRONT.try_with(|front| {
+        let mut front = front.try_borrow_mut().ok()?;
+        let tally = front.tally(totals);
+        if front.places.is_empty() {
+            front.places.resize_with(PLACES, Place::default);
+        }
+        let place = front.places.get_mut(place_of(hash))?;
+        if let Some(there) = &place.entry {
+            if Arc::ptr_eq(&there.cell, cell) {
+                return None;
+            }
+            let useless = there.cell.is_closed() || !there.cell.is_hot() || !there.cell.purse.lease().is_live(now);
+            if !useless && place.conflicts < PATIENCE {
+                place.conflicts += 1;
+                return None;
+            }
+        }
+        let entry = Entry { cell: cell.clone(), slot: cell.add_slot(), tally, totals: Arc::downgrade(totals) };
+        let old = place.entry.replace(entry);
+        (place.hash, place.conflicts) = (hash, 0);
+        old
+    });
+}
+
+/// Counts one check.
+#[inline]
+pub(super) fn count(totals: &Arc<Totals>, count: Count) {
+    let counted = FRONT.try_with(|front| {
+        let found = front.try_borrow().is_ok_and(|front| {
+            let mine = front.mine.iter().find(|mine| mine.is_of(totals));
+            mine.inspect(|mine| mine.tally.add(count)).is_some()
+        });
+        found || front.try_borrow_mut().is_ok_and(|mut front| {
+            front.tally(totals).add(count);
+            true
+        })
+    });
+    if counted != Ok(true) {
+        // The thread is ending.
+        totals.gone[count as usize].fetch_add(1, Relaxed);
+    }
+}
+
+impl Front {
+    /// The thread's counts for this gate.
+    fn tally(&mut self, totals: &Arc<Totals>) -> Arc<Tally> {
+        if let Some(mine) = self.mine.iter().find(|mine| mine.is_of(totals)) {
+            return mine.tally.clone();
+        }
+        // Gates that are gone are forgotten here, so that the list stays as long as the gates are many.
+        self.mine.retain(|mine| mine.totals.strong_count() > 0);
+        let tally = Arc::<Tally>::default();
+        totals.live().push(tally.clone());
+        self.mine.push(Mine { totals: Arc::downgrade(totals), tally: tally.clone() });
+        tally
+    }
+}

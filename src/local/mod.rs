@@ -1,0 +1,15 @@
+//! The tier inside the process: what this instance holds of each key, and the check that spends it.
+//!
+//! Nothing here awaits, and nothing here talks to the authority; the engine does, through
+//! [`Cell`]'s second face.
+
+mod cell;
+mod front;
+mod keyed;
+mod purse;
+mod registry;
+mod tier;
+
+pub(crate) use cell::{Cell, Look};
+pub(crate) use registry::Saturated;
+pub(crate) use tier::{Bell, Counts, Local, Tier};

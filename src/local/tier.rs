@@ -1,0 +1,225 @@
+//! One gate's cells: the check, and the calls to the engine.
+//!
+//! A check never waits and never reads a precise clock but when it takes credit.
+
+use super::{
+    cell::{Cell, Served},
+    front::{self, Ask, Count, Hot, Totals},
+    keyed::{Keyed, Probe},
+    registry::{Registry, Saturated},
+};
+use crate::{
+    atomic::{
+        AtomicBool,
+        Ordering::AcqRel,
+    },
+    clock::Clock,
+    key::Key,
+    time::Micros,
+};
+use crossbeam::queue::SegQueue;
+use std::{fmt, sync::Arc};
+
+/// Told when the queue of calls got its first.
+pub(crate) trait Bell: Send + Sync {
+    fn ring(&self);
+}
+
+/// What this process answers by itself.
+#[derive(Clone, Debug)]
+pub(crate) enum Local {
+    /// Tokens that lay here were spent.
+    Allowed { remaining: u64 },
+    /// The authority has said not to ask again so soon.
+    Denied { wait: Micros, remaining: u64 },
+    /// Nothing here; the engine has been called.
+    Cold(Arc<Cell>),
+    /// A new key, and no room for it.
+    Saturated,
+}
+
+/// What a tier has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) admitted: u64,
+    pub(crate) denied: u64,
+    pub(crate) saturated: u64,
+    pub(crate) keys: u64,
+}
+
+/// One gate's part of the process.
+pub(crate) struct Tier {
+    clock: Clock,
+    registry: Registry<Cell>,
+    totals: Arc<Totals>,
+    calls: SegQueue<Arc<Cell>>,
+    /// The bell has rung since the engine last found no call.
+    rung: AtomicBool,
+    bell: Arc<dyn Bell>,
+}
+
+impl Tier {
+    /// A tier with room for `keys_max` keys.
+    pub(crate) fn new(clock: Clock, keys_max: usize, bell: Arc<dyn Bell>) -> Arc<Tier> {
+        Arc::new(Tier {
+            clock,
+            registry: Registry::new(keys_max),
+            totals: Totals::new(),
+            calls: SegQueue::new(),
+            rung: AtomicBool::new(false),
+            bell,
+        })
+    }
+
+    /// Asks for `cost` tokens by key. A cost of 0 takes nothing, makes no cell, and is allowed with what is
+    /// known to remain (`u64::MAX` where nothing is known).
+    #[inline]
+    pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64) -> Local {
+        let probe = Probe::new(rule, key);
+        let ask = Ask { totals: &self.totals, clock: &self.clock, cost, now: self.clock.coarse() };
+        match front::hot(&ask, probe.hash, |cell| cell.name().probe() == probe) {
+            Hot::Answer(answer) => answer,
+            Hot::Call(answer, cell) => self.called(answer, &cell),
+            Hot::Miss => self.check_shared(&probe, &ask),
+        }
+    }
+
+    /// Asks for `cost` tokens by handle; no look-up.
+    #[inline]
+    pub(crate) fn check_cell(&self, cell: &Arc<Cell>, cost: u64) -> Local {
+        let ask = Ask { totals: &self.totals, clock: &self.clock, cost, now: self.clock.coarse() };
+        match front::hot(&ask, cell.name().hash(), |there| Arc::ptr_eq(there, cell)) {
+            Hot::Answer(answer) => answer,
+            Hot::Call(answer, cell) => self.called(answer, &cell),
+            Hot::Miss => self.check_found(cell, &ask),
+        }
+    }
+
+    /// The key's cell; a new one where there is none. Counts as no check.
+    pub(crate) fn cell(&self, rule: u32, key: &Key<'_>) -> Result<Arc<Cell>, Saturated> {
+        self.registry.get_or_insert(&Probe::new(rule, key), Cell::new)
+    }
+
+    /// The key's cell, if there is one in use.
+    pub(crate) fn find(&self, rule: u32, key: &Key<'_>) -> Option<Arc<Cell>> {
+        self.registry.get(&Probe::new(rule, key))
+    }
+
+    /// Tells the engine of this cell, once until it has looked.
+    pub(crate) fn call(&self, cell: &Arc<Cell>) {
+        if !cell.mark_called() {
+            return;
+        }
+        self.calls.push(cell.clone());
+        // ordering: AcqRel, as in `next_call`. Either the engine's swap comes first, and this one rings;
+        // or this one comes first, and the engine, which looks once more after its own, finds the call.
+        if !self.rung.swap(true, AcqRel) {
+            self.bell.ring();
+        }
+    }
+
+    /// The next cell that wants the engine; the bell rings again after this has returned `None`.
+    pub(crate) fn next_call(&self) -> Option<Arc<Cell>> {
+        let cell = self.calls.pop().or_else(|| {
+            self.rung.swap(false, AcqRel);
+            self.calls.pop()
+        })?;
+        // Before the engine looks: a take that it does not see calls again.
+        cell.clear_called();
+        Some(cell)
+    }
+
+    /// Forgets a cell that was closed; a younger one of the same key stays.
+    pub(crate) fn remove(&self, cell: &Arc<Cell>) {
+        self.registry.remove_if_same(cell);
+    }
+
+    /// What has been done so far. Exact once the checking threads have stopped.
+    pub(crate) fn counts(&self) -> Counts {
+        let [admitted, denied, saturated] = self.totals.sum();
+        Counts { admitted, denied, saturated, keys: u64::try_from(self.registry.len()).unwrap_or(u64::MAX) }
+    }
+
+    /// By the registry, under whose lock the cell is read and not cloned without need.
+    fn check_shared(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
+        if ask.cost == 0 {
+            let remaining = self.registry.view(probe, |cell| cell.remaining(ask.now));
+            return Local::Allowed { remaining: remaining.unwrap_or(u64::MAX) };
+        }
+        let found = self.registry.view(probe, |cell| {
+            let served = cell.serve(ask.cost, ask.now);
+            (served, wants_more(cell, served).then(|| cell.clone()))
+        });
+        match found {
+            Some((Served::Closed, _)) | None => match self.registry.get_or_insert(probe, Cell::new) {
+                Ok(cell) => self.answer(cell.serve(ask.cost, ask.now), Some(&cell), ask),
+                Err(Saturated) => {
+                    front::count(&self.totals, Count::Saturated);
+                    Local::Saturated
+                }
+            },
+            Some((served, cell)) => self.answer(served, cell.as_ref(), ask),
+        }
+    }
+
+    fn check_found(&self, cell: &Arc<Cell>, ask: &Ask<'_>) -> Local {
+        if cell.is_closed() {
+            return self.check_shared(&cell.name().probe(), ask);
+        }
+        if ask.cost == 0 {
+            return Local::Allowed { remaining: cell.remaining(ask.now) };
+        }
+        self.answer(cell.serve(ask.cost, ask.now), Some(cell), ask)
+    }
+
+    /// Counts, calls the engine and lets a hot cell into the thread's table, outside of every lock.
+    fn answer(&self, served: Served, cell: Option<&Arc<Cell>>, ask: &Ask<'_>) -> Local {
+        match (served, cell) {
+            (Served::Allowed { remaining, low }, cell) => {
+                front::count(&self.totals, Count::Admitted);
+                if let Some(cell) = cell {
+                    front::admit(&self.totals, cell, ask.now);
+                    if low {
+                        self.call(cell);
+                    }
+                }
+                Local::Allowed { remaining }
+            }
+            (Served::Denied { wait, remaining }, cell) => {
+                front::count(&self.totals, Count::Denied);
+                if let Some(cell) = cell {
+                    front::admit(&self.totals, cell, ask.now);
+                }
+                Local::Denied { wait, remaining }
+            }
+            // Closed between two looks: the engine hears of it and sends who waits to its successor.
+            (Served::Cold | Served::Closed, Some(cell)) => {
+                self.call(cell);
+                Local::Cold(cell.clone())
+            }
+            // Never so: `wants_more` keeps the cell of such an answer.
+            (Served::Cold | Served::Closed, None) => Local::Saturated,
+        }
+    }
+
+    #[cold]
+    fn called(&self, answer: Local, cell: &Arc<Cell>) -> Local {
+        self.call(cell);
+        answer
+    }
+}
+
+/// Whether the cell is needed after the look-up.
+fn wants_more(cell: &Cell, served: Served) -> bool {
+    match served {
+        Served::Allowed { low, .. } => cell.is_hot() || (low && !cell.is_called()),
+        Served::Denied { .. } => cell.is_hot(),
+        Served::Cold | Served::Closed => true,
+    }
+}
+
+impl fmt::Debug for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tier").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
