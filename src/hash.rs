@@ -1,5 +1,6 @@
 //! Two hashes: a quick one for maps in this process, a stable one that all instances agree on.
 
+use crate::error::{Error, ErrorKind};
 use foldhash::fast::RandomState;
 use std::{hash::BuildHasher, sync::OnceLock};
 
@@ -25,6 +26,14 @@ pub(crate) fn stable(parts: &[&[u8]]) -> u64 {
         }
     }
     hash
+}
+
+/// 64 bits from the operating system: an instance's id.
+///
+/// # Errors
+/// When the system has no randomness to give.
+pub(crate) fn random() -> Result<u64, Error> {
+    getrandom::u64().map_err(|e| Error::new(ErrorKind::Config, format!("no randomness from the system: {e}")))
 }
 
 #[cfg(test)]

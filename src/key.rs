@@ -44,6 +44,14 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// The key of a cell, which keeps a digest's bytes as they are.
+    pub(crate) fn stored(bytes: &'a [u8], digest: bool) -> Key<'a> {
+        match bytes.try_into() {
+            Ok(digested) if digest => Key::Digest(digested),
+            _ => Key::Raw(bytes),
+        }
+    }
+
     /// The bytes that stand for it. A raw key may have the same bytes as a digest:
     /// [`is_digest`](Key::is_digest) tells them apart.
     #[inline]

@@ -1,7 +1,6 @@
 //! Tollgate limits and counts at very high request rates: almost every question is answered inside
 //! the process, and Redis keeps all instances honest.
 
-#[allow(dead_code)] // until the tiers above use it
 mod algorithm;
 mod atomic;
 mod clock;
@@ -10,21 +9,27 @@ mod error;
 mod ewma;
 mod hash;
 mod key;
-#[allow(dead_code, unused_imports)] // until the tiers above use it
+mod gate;
 mod lease;
+mod limiter;
 mod local;
 mod observe;
 mod rate;
 mod rule;
 pub mod sim;
+mod store;
+mod sync;
 mod time;
 
 pub use clock::Clock;
 pub use decision::{Decision, Source};
 pub use error::{Error, ErrorKind};
+pub use gate::{Builder, RuleSnapshot, Snapshot, Tollgate};
 pub use key::{KEY_BYTES_MAX, LongKeys};
 pub use lease::Lost;
+pub use limiter::{Bound, KeyHandle, Limiter, Saturated, Scope};
 pub use observe::{Event, Link, Observer};
 pub use rate::{Rate, RateError};
 pub use rule::{Cold, Mode, Outage, Rule};
+pub use store::{MemoryStore, Store};
 pub use time::Micros;

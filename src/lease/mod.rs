@@ -2,6 +2,8 @@
 
 mod book;
 mod message;
+mod sizing;
 
 pub use book::Book;
 pub use message::{EXACT_MAX, InstanceId, Lost, Need, Numbers, Outcome, Reply, Sync, Total};
+pub(crate) use sizing::Situation;

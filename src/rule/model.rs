@@ -88,6 +88,7 @@ pub struct Rule {
     pub(super) burst: Option<u64>,
     pub(super) mode: Mode,
     pub(super) outage: Outage,
+    pub(super) overload: Outage,
     pub(super) cold: Cold,
     pub(super) lost: Lost,
     pub(super) revision: u32,
@@ -120,6 +121,7 @@ impl Rule {
             burst: None,
             mode: Mode::default(),
             outage: Outage::default(),
+            overload: Outage::default(),
             cold: Cold::default(),
             lost: Lost::default(),
             revision: 0,
@@ -150,6 +152,14 @@ impl Rule {
     /// [`Mode::Local`].
     pub fn outage(mut self, outage: Outage) -> Rule {
         self.outage = outage;
+        self
+    }
+
+    /// What a check gets while the authority is there but refuses to serve: out of memory, busy, read-only;
+    /// [`Outage::Share`] when not set. Apart from [`outage`](Rule::outage), since an authority that is merely
+    /// overloaded will not be helped by admitting more.
+    pub fn overload(mut self, overload: Outage) -> Rule {
+        self.overload = overload;
         self
     }
 

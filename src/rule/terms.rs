@@ -45,6 +45,8 @@ pub(crate) struct Terms {
     pub(crate) mode: Mode,
     /// What a check gets while the authority is away.
     pub(crate) outage: Outage,
+    /// What a check gets while the authority refuses to serve.
+    pub(crate) overload: Outage,
     /// What `check_now` says to a key without tokens here.
     pub(crate) cold: Cold,
     /// What a bucket starts with when its state was lost.
@@ -57,6 +59,13 @@ pub(crate) struct Terms {
     pub(crate) horizon: Micros,
     /// The least time between two questions about one bucket.
     pub(crate) cadence: Micros,
+}
+
+impl Terms {
+    /// The algorithm's part of a bucket's name.
+    pub(crate) const fn kind(&self) -> &'static str {
+        "tb"
+    }
 }
 
 impl Rule {
@@ -114,6 +123,7 @@ impl Rule {
             numbers: Numbers { revision: self.revision, rate, burst },
             mode: self.mode,
             outage: self.outage,
+            overload: self.overload,
             cold: self.cold,
             lost: self.lost,
             deadline: within(name, "deadline", self.deadline, DEADLINES)?,
@@ -181,6 +191,7 @@ mod tests {
             numbers: Numbers { revision: 0, rate, burst: 100 },
             mode: Mode::Leased,
             outage: Outage::Share,
+            overload: Outage::Share,
             cold: Cold::Deny,
             lost: Lost::Empty,
             deadline: Micros::from_millis(50),

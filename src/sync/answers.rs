@@ -100,7 +100,7 @@ impl Engine {
         let jitter = self.rng.f64();
         let new_epoch = self.new_epoch();
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).cloned() else { return };
+        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).copied() else { return };
         let fits = bucket.epoch == epoch
             && (reply.epoch, reply.seq) == (epoch, seq)
             && bucket.open.as_ref().is_some_and(|open| open.seq == seq);
@@ -234,6 +234,6 @@ impl Engine {
             bucket.answer_all(Answer::Failed(ErrorKind::ShutDown));
         }
         effects.push(Effect::Beat { leave: true });
-        effects.push(Effect::Done);
+        effects.push(Effect::Done { clean: !busy });
     }
 }

@@ -5,7 +5,6 @@
 
 use super::waiter::{Answer, Waiter};
 use crate::{
-    atomic::Arc,
     error::ErrorKind,
     ewma::Ewma,
     lease::{Need, Reply, Situation},
@@ -13,7 +12,7 @@ use crate::{
     rule::Terms,
     time::Micros,
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 /// Somebody who waits for tokens.
 #[derive(Debug)]

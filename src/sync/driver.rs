@@ -11,7 +11,7 @@ use super::{
     waiter::{self, Answer, Ticket, Waiter},
 };
 use crate::{
-    atomic::{Arc, AtomicU32, Mutex, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU32, Mutex, Ordering::Relaxed},
     clock::{COARSE_TICK, Clock},
     error::{Error, ErrorKind},
     local::{Bell, Cell, Tier},
@@ -24,7 +24,7 @@ use std::{
     any::Any,
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     thread,
     time::Duration,
 };
@@ -62,6 +62,10 @@ struct Shared {
     tally: Mutex<Tally>,
     /// Who waits for the end; `None` once it has come.
     closers: Mutex<Option<Vec<Waiter>>>,
+    /// An `ErrorKind`, why the link is not up.
+    cause: Mutex<ErrorKind>,
+    /// Everything was given back before the end.
+    clean: AtomicBool,
 }
 
 /// A running engine. Dropping the last clone closes it in the background.
@@ -104,7 +108,7 @@ impl Driver {
         store: Store,
         clock: Clock,
         keys_max: usize,
-        observer: std::sync::Arc<dyn Observer>,
+        observer: Arc<dyn Observer>,
     ) -> Result<Driver, Error> {
         let cannot = |error: std::io::Error| Error::new(ErrorKind::Config, format!("the engine's thread: {error}"));
         let bell = Arc::new(Doorbell::default());
@@ -119,6 +123,8 @@ impl Driver {
             round_trip: AtomicU32::new(1_000),
             tally: Mutex::new(Tally::default()),
             closers: Mutex::new(Some(Vec::new())),
+            cause: Mutex::new(ErrorKind::Unreachable),
+            clean: AtomicBool::new(false),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         let engine = Engine::new(settings, tier, clock.now());
@@ -164,6 +170,16 @@ impl Driver {
             1 => Link::Shaky,
             _ => Link::Down,
         }
+    }
+
+    /// Why the link is not up.
+    pub(crate) fn cause(&self) -> ErrorKind {
+        *self.shared.cause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the engine has ended with everything given back.
+    pub(crate) fn closed_clean(&self) -> bool {
+        self.shared.clean.load(Relaxed)
     }
 
     /// How many instances share the limits, as far as anybody has told.
@@ -217,7 +233,7 @@ fn drain(shared: &Shared) {
 struct Round {
     shared: Arc<Shared>,
     engine: Engine,
-    observer: std::sync::Arc<dyn Observer>,
+    observer: Arc<dyn Observer>,
     effects: Vec<Effect>,
 }
 
@@ -248,7 +264,10 @@ impl Round {
                         _ = tokio::time::timeout(LEAVE, leave).await;
                     }
                     Effect::Report(event) => self.report(&event),
-                    Effect::Done => return,
+                    Effect::Done { clean } => {
+                        self.shared.clean.store(clean, Relaxed);
+                        return;
+                    }
                 }
             }
             self.publish();
@@ -334,6 +353,7 @@ impl Round {
             Link::Down => 2,
         };
         self.shared.link.store(link, Relaxed);
+        *self.shared.cause.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.cause();
         self.shared.members.store(self.engine.members().unwrap_or(0), Relaxed);
         self.shared.round_trip.store(u32::try_from(self.engine.round_trip().0).unwrap_or(u32::MAX), Relaxed);
         *self.shared.tally.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.tally();

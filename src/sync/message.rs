@@ -2,13 +2,13 @@
 
 use super::waiter::Waiter;
 use crate::{
-    atomic::Arc,
     error::Error,
     local::Cell,
     observe::Event,
     store::{Answers, Batch, Beat},
     time::Micros,
 };
+use std::sync::Arc;
 
 /// Something that happened.
 #[derive(Debug)]
@@ -78,6 +78,9 @@ pub(crate) enum Effect {
     },
     /// Tell the observer.
     Report(Event),
-    /// All is given back, or the time for it is over: stop.
-    Done,
+    /// Stop.
+    Done {
+        /// Whether everything was given back before the time for it was over.
+        clean: bool,
+    },
 }

@@ -9,5 +9,5 @@ mod turn;
 mod waiter;
 
 pub(crate) use driver::Driver;
-pub(crate) use turn::{MARGIN, Settings, Tally};
+pub(crate) use turn::Settings;
 pub(crate) use waiter::{Answer, Ticket};

@@ -10,19 +10,19 @@ use super::{
     waiter::{Answer, Waiter},
 };
 use crate::{
-    atomic::Arc,
     error::ErrorKind,
     key::{BucketName, KeySpace},
     lease::{EXACT_MAX, InstanceId, Need, Sync, Total},
-    local::{Cell, Tier},
+    local::{Cell, NO_SLOT, Tier},
     observe::{Event, Link},
-    rule::{Mode, Terms},
+    rule::{LEASE_MARGIN, Mode, Terms},
     store::Batch,
     time::Micros,
 };
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, VecDeque},
+    sync::Arc,
 };
 
 /// Questions in one batch: enough to spread the cost of a script call thinly, few enough that the
@@ -36,8 +36,6 @@ const NEED_MAX: usize = 10_000;
 const HOT: f32 = 2_000.0;
 /// A denial is believed for this long, then asked about again: a refund elsewhere may have ended it.
 pub(super) const DENIAL_MAX: Micros = Micros::from_secs(1);
-/// Added to a lease by the authority, so that a slow or coarse clock never spends a dead lease.
-pub(crate) const MARGIN: Micros = Micros::from_millis(250);
 /// Between two heartbeats.
 const BEAT: Micros = Micros::from_secs(1);
 /// A bucket that answered with an error, or that was refused, is left alone for this long.
@@ -50,7 +48,7 @@ const QUIET: Micros = Micros::from_secs(10);
 pub(crate) struct Settings {
     pub(crate) instance: InstanceId,
     pub(crate) keys: KeySpace,
-    pub(crate) rules: Vec<Arc<Terms>>,
+    pub(crate) rules: Vec<Terms>,
     /// Members until the heartbeat has told: the builder's `instances(n)`.
     pub(crate) instances: Option<u32>,
     pub(crate) syncs_per_second_max: u32,
@@ -228,6 +226,10 @@ impl Engine {
         self.road.state()
     }
 
+    pub(crate) fn cause(&self) -> ErrorKind {
+        self.road.cause()
+    }
+
     pub(crate) fn round_trip(&self) -> Micros {
         self.road.round_trip()
     }
@@ -298,7 +300,8 @@ impl Engine {
 
     /// The bucket of a cell, made if there is none; `None` when the cell is closed.
     fn bucket_of(&mut self, cell: &Arc<Cell>, now: Micros) -> Option<u32> {
-        if let Some(index) = cell.engine_slot() {
+        let index = cell.engine_slot();
+        if index != NO_SLOT {
             self.current = Some(index);
             return self.buckets.get(index as usize).is_some_and(Option::is_some).then_some(index);
         }
@@ -316,7 +319,7 @@ impl Engine {
                 u32::try_from(self.buckets.len() - 1).unwrap_or(u32::MAX)
             }
         };
-        cell.set_engine_slot(Some(index));
+        cell.set_engine_slot(index);
         self.current = Some(index);
         Some(index)
     }
@@ -329,7 +332,7 @@ impl Engine {
         let (down, cause, closing) = (self.road.is_down(), self.road.cause(), self.closing.is_some());
         let round_trip = self.road.round_trip();
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).cloned() else { return };
+        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).copied() else { return };
 
         if bucket.lease_end != Micros::ZERO && now >= bucket.lease_end {
             self.epoch += 1;
@@ -383,12 +386,15 @@ impl Engine {
             next = next.min(bucket.next_at);
         } else {
             // Nothing to ask: from now on a check that finds too little calls.
-            bucket.cell.uncall();
-            let again = bucket.cell.look();
-            if again.hold < low && bucket.cell.mark_called() {
+            // The second look sees what was spent or refused before the flag was cleared.
+            bucket.cell.clear_called();
+            let again = bucket.look(now);
+            let missed = (again.hold < low && bucket.activity > 0)
+                || (bucket.turned_away > 0 && again.hold < bucket.cost);
+            if missed && terms.mode == Mode::Leased && bucket.deny_until == Micros::ZERO && bucket.cell.mark_called() {
                 next = next.min(bucket.next_at.max(now.plus(Micros(1))));
             }
-            let quiet = look.hold == 0 && idle && bucket.cell.debt() == 0 && bucket.cell.outage() == 0;
+            let quiet = !missed && look.hold == 0 && idle && bucket.cell.debt() == 0 && bucket.cell.outage() == 0;
             if quiet && bucket.waiting.is_empty() {
                 self.hush(index, now);
                 return;
@@ -439,7 +445,7 @@ impl Engine {
     /// A bucket without hold, debt or anybody who asks: only its cell stays, for a while.
     fn hush(&mut self, index: u32, now: Micros) {
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::take) else { return };
-        bucket.cell.set_engine_slot(None);
+        bucket.cell.set_engine_slot(NO_SLOT);
         self.vacant.push(index);
         self.quiet.push_back((now.plus(QUIET), bucket.cell));
     }
@@ -451,15 +457,14 @@ impl Engine {
                 break;
             }
             let Some((_, cell)) = self.quiet.pop_front() else { break };
-            if cell.engine_slot().is_some() || cell.is_closed() {
+            if cell.engine_slot() != NO_SLOT || cell.is_closed() {
                 continue; // asked again meanwhile
             }
-            if cell.pins() > 0 {
-                self.quiet.push_back((now.plus(QUIET), cell));
-                continue;
+            if cell.close_idle() {
+                self.tier.remove(&cell);
+            } else {
+                self.quiet.push_back((now.plus(QUIET), cell)); // a handle holds it
             }
-            cell.close();
-            self.tier.remove(&cell);
         }
     }
 
@@ -538,7 +543,7 @@ impl Engine {
 
     fn compose_peek(&mut self, id: u64) -> Option<(Asked, BucketName, Sync)> {
         let peek = self.peeks.get(&id)?;
-        let terms = self.settings.rules.get(peek.rule as usize)?.clone();
+        let terms = self.settings.rules.get(peek.rule as usize).copied()?;
         let (name, need) = (peek.name.clone(), Need { cost: peek.cost, count: 0 });
         let not_after = self.road.there(peek.deadline).unwrap_or(Micros::ZERO);
         let sync = Sync { need, not_after, peek: true, ..self.blank(&terms) };
@@ -556,7 +561,7 @@ impl Engine {
         if bucket.open.is_some() {
             return None;
         }
-        let terms = self.settings.rules.get(bucket.cell.rule() as usize)?.clone();
+        let terms = self.settings.rules.get(bucket.cell.rule() as usize).copied()?;
         if bucket.lease_end != Micros::ZERO && now >= bucket.lease_end {
             self.epoch += 1;
             bucket.renew_epoch(self.epoch);
@@ -645,7 +650,7 @@ impl Engine {
             need: Need::default(),
             want: 0,
             demand: 1,
-            span: terms.lease_ttl.plus(MARGIN),
+            span: terms.lease_ttl.plus(LEASE_MARGIN),
             debt: Total::default(),
             outage: Total::default(),
             lost: terms.lost,

@@ -1,0 +1,121 @@
+//! What a gate says of itself. Never a key, never a password.
+
+use crate::{
+    atomic::{AtomicU64, Ordering::Relaxed},
+    limiter::{Bound, Tallies},
+    local::Governed,
+    observe::Link,
+    sync::Driver,
+};
+use std::time::Duration;
+
+/// A rule and its bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleSnapshot {
+    /// Its name.
+    pub name: &'static str,
+    /// The most that it admits for one key.
+    pub bound: Bound,
+}
+
+/// Counts since the gate was built, and how things are now.
+///
+/// Counts are of checks where nothing else is said. They are read one after the other while checks go
+/// on, so they need not add up to the last one.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The rules, in the builder's order.
+    pub rules: Vec<RuleSnapshot>,
+    /// Allowed by this process alone (`Local` rules and outage shares).
+    pub local_allowed: u64,
+    /// Denied by this process alone.
+    pub local_denied: u64,
+    /// Allowed from leased tokens, without waiting.
+    pub lease_allowed: u64,
+    /// Denied because it was known that there are no tokens, without waiting.
+    pub lease_denied: u64,
+    /// Allowed after waiting for the authority.
+    pub authority_allowed: u64,
+    /// Denied after waiting for the authority.
+    pub authority_denied: u64,
+    /// Allowed by an outage policy.
+    pub outage_allowed: u64,
+    /// Denied by an outage policy.
+    pub outage_denied: u64,
+    /// Of these, how many because the store was there and refused to serve.
+    pub overload: u64,
+    /// Of these, how many because the check's deadline passed.
+    pub late: u64,
+    /// Refused because the cost is above the burst.
+    pub never: u64,
+    /// Refused because the key is too long.
+    pub bad_keys: u64,
+    /// Answered by the saturated policy.
+    pub saturated: u64,
+    /// Keys known now.
+    pub keys: u64,
+    /// Tokens held now, over all keys.
+    pub held: u64,
+    /// Questions asked about buckets.
+    pub syncs: u64,
+    /// Messages in which they travelled.
+    pub batches: u64,
+    /// Questions whose message failed, so that nobody knows whether they had an effect. Their tokens are at
+    /// worst spent without having been used.
+    pub in_doubt: u64,
+    /// Answers that came too late to be used.
+    pub wasted: u64,
+    /// Buckets that the store answered with an error.
+    pub bucket_errors: u64,
+    /// Buckets whose state was lost, as far as this instance was the first to notice.
+    pub states_lost: u64,
+    /// How well the store answers.
+    pub link: Link,
+    /// Instances that share the limits; `None` when nobody has told.
+    pub members: Option<u32>,
+    /// From a question to its answer.
+    pub round_trip: Duration,
+}
+
+impl Snapshot {
+    pub(super) fn of(
+        driver: Option<&Driver>,
+        governed: &Governed,
+        tallies: &Tallies,
+        rules: Vec<RuleSnapshot>,
+    ) -> Snapshot {
+        // ordering: Relaxed. Each count stands for itself.
+        let read = |count: &AtomicU64| count.load(Relaxed);
+        let tier = driver.map(|driver| driver.tier().counts()).unwrap_or_default();
+        let tally = driver.map(Driver::tally).unwrap_or_default();
+        let local = governed.counts();
+        Snapshot {
+            rules,
+            local_allowed: local.admitted,
+            local_denied: local.denied,
+            lease_allowed: tier.admitted,
+            lease_denied: tier.denied,
+            authority_allowed: read(&tallies.authority_allowed),
+            authority_denied: read(&tallies.authority_denied),
+            outage_allowed: read(&tallies.outage_allowed),
+            outage_denied: read(&tallies.outage_denied),
+            overload: read(&tallies.overload),
+            late: read(&tallies.late),
+            never: read(&tallies.never),
+            bad_keys: read(&tallies.bad_keys),
+            saturated: tier.saturated + local.saturated,
+            keys: tier.keys + local.keys,
+            held: tally.hold,
+            syncs: tally.syncs,
+            batches: tally.batches,
+            in_doubt: tally.in_doubt,
+            wasted: tally.wasted,
+            bucket_errors: tally.bucket_errors,
+            states_lost: tally.states_lost,
+            link: driver.map(Driver::link).unwrap_or_default(),
+            members: driver.and_then(Driver::members),
+            round_trip: driver.map(Driver::round_trip).unwrap_or_default().into(),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! `Limiter`: checks by key.
+
+use super::{
+    bound::Bound,
+    key::KeyHandle,
+    setup::{Setup, Way, count},
+};
+use crate::{
+    decision::{Decision, Source},
+    error::ErrorKind,
+    key::Key,
+    local::{Cell, Local, Verdict},
+    observe::Link,
+    rule::{Cold, Mode},
+    sync::{Answer, Driver, Ticket},
+    time::Micros,
+};
+use std::sync::Arc;
+
+/// Limits requests by one rule of a gate, each key by itself.
+///
+/// Clones are cheap and share everything. A limiter may outlive the gate it came from; after the
+/// gate's `shutdown` it refuses, with [`ErrorKind::ShutDown`] as the trouble.
+///
+/// A key is any bytes. An empty one is a key like any other; one above 1 KiB is hashed or refused, as the
+/// gate's builder says.
+///
+/// | call | waits | for |
+/// | --- | --- | --- |
+/// | [`check`](Limiter::check) | only when the key has no tokens here: one round trip, at most the rule's deadline | async code |
+/// | [`check_now`](Limiter::check_now) | never | hot paths |
+/// | [`check_blocking`](Limiter::check_blocking) | as `check`, parking the thread | threads without a runtime |
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    pub(super) setup: Arc<Setup>,
+}
+
+/// Where a check stands after the process has done what it can by itself.
+pub(super) enum Step {
+    Done(Decision),
+    /// The authority has to be asked about this cell.
+    Ask(Arc<Cell>),
+}
+
+impl Limiter {
+    pub(crate) fn new(setup: Setup) -> Limiter {
+        Limiter { setup: Arc::new(setup) }
+    }
+
+    /// Asks for one token; see [`check_n`](Limiter::check_n).
+    pub async fn check(&self, key: impl AsRef<[u8]>) -> Decision {
+        self.check_n(key, 1).await
+    }
+
+    /// Asks for `cost` tokens, all or none.
+    ///
+    /// Ready at once when tokens of the key are here, or when it is known that there are none. Otherwise
+    /// one round trip to the authority, shared by all who ask for the key meanwhile, and at most the
+    /// rule's deadline; when that passes or the store fails, the rule's outage policy decides and
+    /// [`trouble`](Decision::trouble) says so. A cost of 0 is a [`peek`](Limiter::peek); one above the burst is
+    /// refused as "never".
+    ///
+    /// # Cancel safety
+    /// A dropped call admits nothing. Tokens that were already asked for in its name are spent.
+    pub async fn check_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
+        let key = key.as_ref();
+        if cost == 0 {
+            return self.peek(key).await;
+        }
+        let Some(key) = self.setup.key(key) else { return self.setup.bad_key() };
+        match self.setup.first(&key, cost) {
+            Step::Done(decision) => decision,
+            Step::Ask(cell) => self.setup.ask(cell, cost).await,
+        }
+    }
+
+    /// Asks for one token and never waits; see [`check_now_n`](Limiter::check_now_n).
+    #[inline]
+    pub fn check_now(&self, key: impl AsRef<[u8]>) -> Decision {
+        self.check_now_n(key, 1)
+    }
+
+    /// Asks for `cost` tokens, all or none, and never waits.
+    ///
+    /// A key without tokens here is answered by the rule's [`Cold`] policy: by default no, with the
+    /// expected round trip as [`retry_after`](Decision::retry_after), and tokens are asked for in the
+    /// background. An `Exact` rule, whose keys never have tokens here, always answers so; use
+    /// [`check`](Limiter::check) for it. A cost of 0 says what this process knows and changes nothing.
+    ///
+    /// # Cost
+    /// No allocation, no lock that other keys share, no system clock; tens of nanoseconds.
+    #[inline]
+    pub fn check_now_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
+        let Some(key) = self.setup.key(key.as_ref()) else { return self.setup.bad_key() };
+        if cost == 0 {
+            return self.setup.known(&key);
+        }
+        match self.setup.first(&key, cost) {
+            Step::Done(decision) => decision,
+            Step::Ask(cell) => self.setup.cold(&cell, cost),
+        }
+    }
+
+    /// Asks for one token, parking this thread while the key is cold; see [`check_n`](Limiter::check_n).
+    pub fn check_blocking(&self, key: impl AsRef<[u8]>) -> Decision {
+        self.check_blocking_n(key, 1)
+    }
+
+    /// [`check_n`](Limiter::check_n) for threads without a runtime.
+    pub fn check_blocking_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
+        let Some(key) = self.setup.key(key.as_ref()) else { return self.setup.bad_key() };
+        if cost == 0 {
+            return self.setup.peek_blocking(&key);
+        }
+        match self.setup.first(&key, cost) {
+            Step::Done(decision) => decision,
+            Step::Ask(cell) => self.setup.ask_blocking(cell, cost),
+        }
+    }
+
+    /// Says whether one token could be had and how many there are, and changes nothing.
+    ///
+    /// Asks the authority: one round trip, at most the rule's deadline. `Local` rules answer at once.
+    pub async fn peek(&self, key: impl AsRef<[u8]>) -> Decision {
+        let Some(key) = self.setup.key(key.as_ref()) else { return self.setup.bad_key() };
+        match self.setup.peek_ticket(&key) {
+            Ok((ticket, hold)) => self.setup.seen(ticket.await, hold),
+            Err(decision) => decision,
+        }
+    }
+
+    /// Gives back `tokens` that were taken for this key here, for a request that was not served.
+    ///
+    /// What was never taken in this process, or longer ago than it remembers, is not given back, and no
+    /// refund raises a bucket above its burst. The tokens go through the authority: they can be had
+    /// again after the next sync, here or elsewhere. `Local` rules ignore it.
+    pub fn refund(&self, key: impl AsRef<[u8]>, tokens: u64) {
+        let (Some(key), Way::Shared { driver, .. }) = (self.setup.key(key.as_ref()), &self.setup.way) else { return };
+        if let Some(cell) = driver.tier().find(self.setup.rule, &key) {
+            driver.refund(&cell, tokens);
+        }
+    }
+
+    /// A handle to one key, which skips the look-up: for connections, sessions and hot paths.
+    ///
+    /// While a handle lives its key keeps a place in the registry.
+    #[must_use]
+    pub fn key(&self, key: impl AsRef<[u8]>) -> KeyHandle {
+        KeyHandle::new(self.clone(), key.as_ref())
+    }
+
+    /// The rule's name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.setup.terms.name
+    }
+
+    /// The most that this rule admits for one key.
+    #[must_use]
+    pub fn bound(&self) -> Bound {
+        Bound::of(&self.setup.terms)
+    }
+}
+
+impl Setup {
+    #[inline]
+    fn key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
+        Key::new(bytes, self.long)
+    }
+
+    #[cold]
+    fn bad_key(&self) -> Decision {
+        count(&self.tallies.bad_keys);
+        self.troubled(ErrorKind::BadKey, Source::Local)
+    }
+
+    /// What the process can answer by itself. `cost` is at least 1.
+    #[inline]
+    fn first(&self, key: &Key<'_>, cost: u64) -> Step {
+        match &self.way {
+            Way::Shared { driver, .. } if cost <= self.terms.numbers.burst => match self.terms.mode {
+                Mode::Exact => match driver.tier().cell(self.rule, key) {
+                    Ok(cell) => Step::Ask(cell),
+                    Err(_) => Step::Done(self.saturated()),
+                },
+                _ => self.step(driver.tier().check(self.rule, key, cost)),
+            },
+            Way::Shared { .. } => {
+                count(&self.tallies.never);
+                Step::Done(self.never(Source::Lease))
+            }
+            Way::Local { governed, quota } => Step::Done(self.governed(governed.check(self.rule, key, cost, quota))),
+        }
+    }
+
+    /// What the local tier has said.
+    #[inline]
+    pub(super) fn step(&self, local: Local) -> Step {
+        match local {
+            Local::Allowed { remaining } => Step::Done(self.allowed(remaining, Source::Lease)),
+            Local::Denied { wait, remaining } => Step::Done(self.denied(wait, remaining, Source::Lease)),
+            Local::Cold(cell) => Step::Ask(cell),
+            Local::Saturated => Step::Done(self.saturated()),
+        }
+    }
+
+    pub(super) fn governed(&self, verdict: Verdict) -> Decision {
+        match verdict {
+            Verdict::Allowed { remaining } => self.allowed(remaining, Source::Local),
+            Verdict::Denied { wait, remaining } => self.denied(wait, remaining, Source::Local),
+            Verdict::Never => {
+                count(&self.tallies.never);
+                self.never(Source::Local)
+            }
+            Verdict::Saturated => self.saturated(),
+        }
+    }
+
+    /// No tokens here, and no time to ask: the rule's policy for cold keys.
+    #[cold]
+    pub(super) fn cold(&self, cell: &Arc<Cell>, cost: u64) -> Decision {
+        let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
+        if let Some(kind) = self.known_trouble(driver, cell) {
+            cell.refuse(cost);
+            driver.tier().call(cell);
+            return self.without_authority(cell, cost, kind);
+        }
+        if let Cold::Credit(tokens) = self.terms.cold
+            && cell.cold_credit(cost, tokens, self.terms.lease_ttl, self.clock.coarse())
+        {
+            driver.tier().call(cell);
+            return self.allowed(0, Source::Lease);
+        }
+        // Counted before the call: the engine that answers it must see that somebody was turned away.
+        cell.refuse(cost);
+        if self.terms.mode != Mode::Exact {
+            driver.tier().call(cell);
+        }
+        self.denied(driver.round_trip(), 0, Source::Lease)
+    }
+
+    /// What is known to be wrong before anything is asked.
+    fn known_trouble(&self, driver: &Driver, cell: &Cell) -> Option<ErrorKind> {
+        cell.trouble().or_else(|| (driver.link() == Link::Down).then(|| driver.cause()))
+    }
+
+    /// Asks the authority, and asks again where the cell was closed meanwhile.
+    pub(super) async fn ask(&self, mut cell: Arc<Cell>, cost: u64) -> Decision {
+        let deadline = self.clock.now().plus(self.terms.deadline);
+        loop {
+            let ticket = match self.ticket(&cell, cost, deadline) {
+                Ok(ticket) => ticket,
+                Err(decision) => return decision,
+            };
+            match self.told(ticket.await, &cell, cost) {
+                Ok(decision) => return decision,
+                Err(successor) => cell = successor,
+            }
+        }
+    }
+
+    pub(super) fn ask_blocking(&self, mut cell: Arc<Cell>, cost: u64) -> Decision {
+        let deadline = self.clock.now().plus(self.terms.deadline);
+        loop {
+            let ticket = match self.ticket(&cell, cost, deadline) {
+                Ok(ticket) => ticket,
+                Err(decision) => return decision,
+            };
+            match self.told(ticket.wait(&self.clock, deadline), &cell, cost) {
+                Ok(decision) => return decision,
+                Err(successor) => cell = successor,
+            }
+        }
+    }
+
+    fn ticket(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Result<Ticket, Decision> {
+        let Way::Shared { driver, .. } = &self.way else { return Err(self.never(Source::Local)) };
+        match self.known_trouble(driver, cell) {
+            Some(kind) if driver.link() == Link::Down => Err(self.without_authority(cell, cost, kind)),
+            _ => Ok(driver.ask(cell, cost, deadline)),
+        }
+    }
+
+    /// The engine's answer as a decision; where the cell was closed, the cell that took its place.
+    fn told(&self, answer: Answer, cell: &Arc<Cell>, cost: u64) -> Result<Decision, Arc<Cell>> {
+        let source = |by_authority| if by_authority { Source::Authority } else { Source::Lease };
+        Ok(match answer {
+            Answer::Given { remaining, by_authority } => {
+                count(&self.tallies.authority_allowed);
+                self.allowed(remaining, source(by_authority))
+            }
+            Answer::Denied { wait, remaining, by_authority } => {
+                count(&self.tallies.authority_denied);
+                self.denied(wait, remaining, source(by_authority))
+            }
+            Answer::Failed(kind) => self.without_authority(cell, cost, kind),
+            Answer::Late => {
+                count(&self.tallies.late);
+                self.without_authority(cell, cost, ErrorKind::Deadline)
+            }
+            // Only peeks are answered so.
+            Answer::Seen { .. } => self.without_authority(cell, cost, ErrorKind::Protocol),
+            Answer::Closed => {
+                let Way::Shared { driver, .. } = &self.way else { return Ok(self.never(Source::Local)) };
+                let key = Key::stored(cell.key_bytes(), cell.is_digest());
+                return match driver.tier().cell(self.rule, &key) {
+                    Ok(successor) => Err(successor),
+                    Err(_) => Ok(self.saturated()),
+                };
+            }
+        })
+    }
+
+    /// What this process knows of the key, without asking anybody.
+    pub(super) fn known(&self, key: &Key<'_>) -> Decision {
+        match &self.way {
+            Way::Local { governed, quota } => self.governed(governed.peek(self.rule, key, quota)),
+            Way::Shared { driver, .. } => match driver.tier().check(self.rule, key, 0) {
+                Local::Denied { wait, remaining } => self.denied(wait, remaining, Source::Lease),
+                Local::Allowed { remaining } => self.allowed(remaining, Source::Lease),
+                Local::Cold(_) | Local::Saturated => self.allowed(self.terms.numbers.burst, Source::Lease),
+            },
+        }
+    }
+
+    /// Asks the authority for a look; `Err` is the answer where nobody has to be asked.
+    fn peek_ticket(&self, key: &Key<'_>) -> Result<(Ticket, u64), Decision> {
+        let Way::Shared { driver, .. } = &self.way else { return Err(self.known(key)) };
+        let hold = driver.tier().find(self.rule, key).map_or(0, |cell| cell.look().hold);
+        let deadline = self.clock.now().plus(self.terms.deadline);
+        Ok((driver.peek(self.rule, (key.bytes().into(), key.is_digest()), 1, deadline), hold))
+    }
+
+    fn peek_blocking(&self, key: &Key<'_>) -> Decision {
+        match self.peek_ticket(key) {
+            Ok((ticket, hold)) => {
+                let deadline = self.clock.now().plus(self.terms.deadline);
+                self.seen(ticket.wait(&self.clock, deadline), hold)
+            }
+            Err(decision) => decision,
+        }
+    }
+
+    /// What a peek saw, with what lies here.
+    fn seen(&self, answer: Answer, hold: u64) -> Decision {
+        let kind = match answer {
+            Answer::Seen { free, wait } => {
+                let all = free.saturating_add(hold);
+                return if all > 0 {
+                    self.allowed(all, Source::Authority)
+                } else {
+                    self.denied(wait, 0, Source::Authority)
+                };
+            }
+            Answer::Failed(kind) => kind,
+            _ => ErrorKind::Deadline,
+        };
+        // A look admits nobody, so no policy is asked.
+        self.troubled(kind, Source::Outage)
+    }
+}

@@ -1,0 +1,16 @@
+//! The limiter: the handle that answers checks.
+//!
+//! It joins the local tier, the engine and the outage policy; none of them knows the others.
+
+mod answer;
+mod bound;
+mod handle;
+mod key;
+mod outage;
+mod setup;
+
+pub use bound::{Bound, Scope};
+pub use handle::Limiter;
+pub use key::KeyHandle;
+pub use outage::Saturated;
+pub(crate) use setup::{Setup, Tallies, Way};
