@@ -1,6 +1,6 @@
 //! What this process knows of one key of one rule. Two faces: checks spend, the engine fills.
 //!
-//! A cold cell is 120 bytes; what only hot or troubled keys need lies in a box that is made on first use.
+//! A cold cell is some 130 bytes with its key; what only hot or troubled keys need lies in a box that is made on first use.
 
 use super::{
     keyed::{Keyed, Name},
@@ -8,17 +8,18 @@ use super::{
 };
 use crate::{
     atomic::{
-        AtomicU32, AtomicU64,
+        AtomicU32, AtomicU64, Mutex,
         Ordering::{AcqRel, Acquire, Relaxed},
     },
+    error::ErrorKind,
     time::Micros,
 };
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, PoisonError},
 };
 
-/// The engine has been told, and has not looked yet.
+/// The engine has been told, and has not said that it is done.
 const CALLED: u32 = 1 << 31;
 /// Threads may hold credit of it.
 const HOT: u32 = 1 << 30;
@@ -28,7 +29,7 @@ const CLOSED: u32 = 1 << 29;
 const PINS: u32 = CLOSED - 1;
 
 /// No engine has a number for it.
-pub(crate) const NO_SLOT: u32 = u32::MAX;
+const NO_SLOT: u32 = u32::MAX;
 
 /// One key of one rule.
 pub(crate) struct Cell {
@@ -40,8 +41,6 @@ pub(crate) struct Cell {
     free: AtomicU64,
     /// Tokens refused outside of slots, and in slots that are gone.
     refused: AtomicU64,
-    /// Checks admitted likewise.
-    admitted: AtomicU64,
     /// A pool below this calls the engine.
     low: AtomicU32,
     /// CALLED, HOT, CLOSED and the number of handles, in one word: no handle comes to a cell that
@@ -59,6 +58,7 @@ struct Rare {
     outage: AtomicU64,
     /// tokens | start in ms: what was given on credit in this span
     cold: AtomicU64,
+    trouble: Mutex<Option<ErrorKind>>,
 }
 
 /// A cell as the engine sees it.
@@ -70,8 +70,6 @@ pub(crate) struct Look {
     pub(crate) pool: u64,
     /// Tokens that were asked for and refused, in all.
     pub(crate) refused: u64,
-    /// Checks that were admitted, in all.
-    pub(crate) admitted_checks: u64,
 }
 
 /// What a cell answers without asking anybody.
@@ -110,7 +108,6 @@ impl Cell {
             deny: AtomicU64::new(0),
             free: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            admitted: AtomicU64::new(0),
             low: AtomicU32::new(0),
             state: AtomicU32::new(0),
             engine_slot: AtomicU32::new(NO_SLOT),
@@ -135,8 +132,6 @@ impl Cell {
         if lease.is_live(now)
             && let Ok(left) = self.purse.spend(lease.generation(), cost)
         {
-            // ordering: Relaxed: a count.
-            self.admitted.fetch_add(1, Relaxed);
             return Served::Allowed { remaining: left.saturating_add(self.free()), low: self.is_low(left) };
         }
         match self.denied(cost, now) {
@@ -182,14 +177,15 @@ impl Cell {
         self.state.load(Relaxed) & CALLED != 0
     }
 
-    /// Whether this call is the first since the engine looked.
-    pub(super) fn mark_called(&self) -> bool {
+    /// Whether this call is the first since [`uncall`](Cell::uncall).
+    pub(crate) fn mark_called(&self) -> bool {
         // ordering: AcqRel: what this thread did before is seen by the engine that clears the mark,
         // or else the mark was clear.
         self.state.fetch_or(CALLED, AcqRel) & CALLED == 0
     }
 
-    pub(super) fn clear_called(&self) {
+    /// Has the next check that finds too little call again. The engine looks once more after this.
+    pub(crate) fn uncall(&self) {
         // ordering: AcqRel: see `mark_called`.
         self.state.fetch_and(!CALLED, AcqRel);
     }
@@ -209,11 +205,7 @@ impl Cell {
     pub(super) fn drop_slot(&self, slot: &Arc<CreditSlot>) {
         let moves = self.moves();
         self.purse.put_back(moves, slot);
-        moves.drop_slot(slot, |admitted, refused| {
-            // ordering: Relaxed: counts, read under the same lock.
-            self.admitted.fetch_add(admitted, Relaxed);
-            self.refuse(refused);
-        });
+        moves.drop_slot(slot, |refused| self.refuse(refused));
     }
 
     /// Counts tokens that were refused, as demand.
@@ -269,20 +261,19 @@ impl Cell {
 
 /// For the engine, which is one at a time for each cell.
 impl Cell {
-    /// What the cell holds and what was asked of it. Never too low a hold, never too high a count.
+    /// What the cell holds and what was asked of it. Never too low a hold.
     pub(crate) fn look(&self) -> Look {
         let (hold, pool) = self.purse.look(|| self.rare.get().map(|rare| &rare.moves));
-        // ordering: Relaxed: counts.
-        let sum = |admitted: u64, refused: u64| Look {
-            hold,
-            pool,
-            refused: self.refused.load(Relaxed).saturating_add(refused),
-            admitted_checks: self.admitted.load(Relaxed).wrapping_add(admitted),
-        };
-        match self.rare.get() {
-            Some(rare) => rare.moves.counted(sum),
-            None => sum(0, 0),
-        }
+        // ordering: Relaxed: counts; a slot that goes folds its own in under the lock.
+        let sum = |slots: u64| self.refused.load(Relaxed).saturating_add(slots);
+        let refused = self.rare.get().map_or_else(|| sum(0), |rare| rare.moves.refused(sum));
+        Look { hold, pool, refused }
+    }
+
+    /// Takes tokens from the pool for somebody who waits.
+    pub(crate) fn take(&self, cost: u64, now: Micros) -> bool {
+        let lease = self.purse.lease();
+        lease.is_live(now) && self.purse.spend(lease.generation(), cost).is_ok()
     }
 
     /// Adds granted tokens, and moves the end of the lease.
@@ -379,14 +370,26 @@ impl Cell {
         self.name.probe().digest
     }
 
-    /// The engine's own number for it; [`NO_SLOT`] at first.
-    pub(crate) fn engine_slot(&self) -> u32 {
+    /// The engine's own number for it.
+    pub(crate) fn engine_slot(&self) -> Option<u32> {
         // ordering: Relaxed, both: only the engine reads and writes it.
-        self.engine_slot.load(Relaxed)
+        Some(self.engine_slot.load(Relaxed)).filter(|slot| *slot != NO_SLOT)
     }
 
-    pub(crate) fn set_engine_slot(&self, slot: u32) {
-        self.engine_slot.store(slot, Relaxed);
+    pub(crate) fn set_engine_slot(&self, slot: Option<u32>) {
+        self.engine_slot.store(slot.unwrap_or(NO_SLOT), Relaxed);
+    }
+
+    /// What is wrong with this bucket alone.
+    pub(crate) fn set_trouble(&self, trouble: Option<ErrorKind>) {
+        if trouble.is_some() || self.rare.get().is_some() {
+            *self.rare().trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        }
+    }
+
+    /// What is wrong with this bucket alone, as the engine last said.
+    pub(crate) fn trouble(&self) -> Option<ErrorKind> {
+        *self.rare.get()?.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All that was ever spent without a grant.

@@ -53,17 +53,44 @@ pub(super) enum Count {
     Saturated,
 }
 
-/// One thread's counts for one gate, by [`Count`].
+/// One thread's counts for one gate, by [`Count`], beside what its slots have counted.
 #[derive(Default)]
-struct Tally(CachePadded<[AtomicU64; 3]>);
+struct Tally {
+    counts: CachePadded<[AtomicU64; 3]>,
+    slots: Mutex<Vec<Arc<CreditSlot>>>,
+}
 
 impl Tally {
     /// Only its own thread may.
     #[inline]
-    fn add(&self, count: Count) {
-        let place = &self.0[count as usize];
+    fn add(&self, count: Count, checks: u64) {
+        let place = &self.counts[count as usize];
         // ordering: Relaxed, both: a count with one writer.
-        place.store(place.load(Relaxed).wrapping_add(1), Relaxed);
+        place.store(place.load(Relaxed).wrapping_add(checks), Relaxed);
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Arc<CreditSlot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over what the slot has counted. Only its own thread may.
+    fn forget(&self, slot: &Arc<CreditSlot>) {
+        let mut slots = self.slots();
+        slots.retain(|there| !Arc::ptr_eq(there, slot));
+        let [admitted, denied] = slot.checks();
+        self.add(Count::Admitted, admitted);
+        self.add(Count::Denied, denied);
+    }
+
+    /// Admitted, denied, saturated.
+    fn sum(&self) -> [u64; 3] {
+        let slots = self.slots();
+        // ordering: Relaxed: counts; a slot that goes is folded in under the same lock.
+        let own = [0, 1, 2].map(|at: usize| self.counts[at].load(Relaxed));
+        slots
+            .iter()
+            .map(|slot| slot.checks())
+            .fold(own, |[a, d, s], [more_a, more_d]| [a.wrapping_add(more_a), d.wrapping_add(more_d), s])
     }
 }
 
@@ -86,10 +113,10 @@ impl Totals {
     /// Admitted, denied, saturated.
     pub(super) fn sum(&self) -> [u64; 3] {
         let live = self.live();
-        // ordering: Relaxed: counts; a thread's end folds its own under the same lock.
-        [Count::Admitted, Count::Denied, Count::Saturated].map(|count| {
-            let at = count as usize;
-            live.iter().fold(self.gone[at].load(Relaxed), |sum, t| sum.wrapping_add(t.0[at].load(Relaxed)))
+        // ordering: Relaxed: counts; a thread's end folds its own in under the same lock.
+        let gone = [0, 1, 2].map(|at: usize| self.gone[at].load(Relaxed));
+        live.iter().map(|tally| tally.sum()).fold(gone, |[a, d, s], [more_a, more_d, more_s]| {
+            [a.wrapping_add(more_a), d.wrapping_add(more_d), s.wrapping_add(more_s)]
         })
     }
 }
@@ -112,8 +139,8 @@ impl Drop for Mine {
         let Some(totals) = self.totals.upgrade() else { return };
         let mut live = totals.live();
         live.retain(|tally| !Arc::ptr_eq(tally, &self.tally));
-        for (gone, last) in totals.gone.iter().zip(self.tally.0.iter()) {
-            gone.fetch_add(last.load(Relaxed), Relaxed);
+        for (gone, last) in totals.gone.iter().zip(self.tally.sum()) {
+            gone.fetch_add(last, Relaxed);
         }
     }
 }
@@ -123,19 +150,22 @@ struct Entry {
     cell: Arc<Cell>,
     slot: Arc<CreditSlot>,
     tally: Arc<Tally>,
-    /// Whose cell it is. Kept from being used again by the tally's owner, or the cell is closed.
+    /// Whose cell it is; the weak pointer keeps the address from being used again.
     totals: Weak<Totals>,
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
         self.cell.drop_slot(&self.slot);
+        self.tally.forget(&self.slot);
     }
 }
 
 #[derive(Default)]
 struct Place {
     hash: u64,
+    /// The address of the entry's totals.
+    gate: usize,
     entry: Option<Entry>,
     conflicts: u8,
 }
@@ -156,24 +186,32 @@ fn place_of(hash: u64) -> usize {
     (hash >> 24) as usize & (PLACES - 1)
 }
 
-/// Answers from the thread's own credit of the cell with this hash that `is` the one.
+fn gate_of(totals: &Arc<Totals>) -> usize {
+    Arc::as_ptr(totals).addr()
+}
+
+/// Answers from the thread's own credit of the cell with this hash that `is` the one; it is told whether
+/// the cell is this gate's.
 #[inline]
-pub(super) fn hot(ask: &Ask<'_>, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -> Hot {
+pub(super) fn hot(ask: &Ask<'_>, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> bool) -> Hot {
     let answer = FRONT.try_with(|front| {
         let Ok(front) = front.try_borrow() else { return Hot::Miss };
         let Some(place) = front.places.get(place_of(hash)) else { return Hot::Miss };
+        if place.hash != hash || ask.cost == 0 {
+            return Hot::Miss;
+        }
         let Some(entry) = place.entry.as_ref() else { return Hot::Miss };
-        let ours = std::ptr::eq(entry.totals.as_ptr(), Arc::as_ptr(ask.totals));
-        if place.hash != hash || !ours || !is(&entry.cell) || ask.cost == 0 {
+        if !is(place.gate == gate_of(ask.totals), &entry.cell) {
             return Hot::Miss;
         }
         let lease = entry.cell.purse.lease();
         if lease.is_live(ask.now)
             && let Some(left) = entry.slot.spend(lease.generation(), ask.cost)
         {
-            entry.tally.add(Count::Admitted);
             let pool = entry.cell.purse.pool(lease.generation());
-            return Hot::Answer(Local::Allowed { remaining: left.saturating_add(pool).saturating_add(entry.cell.free()) });
+            return Hot::Answer(Local::Allowed {
+                remaining: left.saturating_add(pool).saturating_add(entry.cell.free()),
+            });
         }
         entry.without_credit(ask, lease)
     });
@@ -200,7 +238,6 @@ impl Entry {
             let now = ask.clock.now();
             let live = cell.purse.lease().is_live(now) && cell.purse.lease().generation() == generation;
             if live && let Ok(taken) = cell.purse.take(cell.moves(), slot, generation, ask.cost) {
-                self.tally.add(Count::Admitted);
                 let remaining = taken.credit.saturating_add(taken.pool).saturating_add(cell.free());
                 let answer = Local::Allowed { remaining };
                 let call = cell.is_low(taken.pool) && !cell.is_called();
@@ -210,7 +247,6 @@ impl Entry {
         match cell.denied(ask.cost, ask.now) {
             Some(wait) => {
                 slot.refuse(ask.cost);
-                self.tally.add(Count::Denied);
                 Hot::Answer(Local::Denied { wait, remaining: cell.remaining(ask.now).saturating_add(credit) })
             }
             None => Hot::Call(Local::Cold(cell.clone()), cell.clone()),
@@ -242,9 +278,11 @@ pub(super) fn admit(totals: &Arc<Totals>, cell: &Arc<Cell>, now: Micros) {
                 return None;
             }
         }
-        let entry = Entry { cell: cell.clone(), slot: cell.add_slot(), tally, totals: Arc::downgrade(totals) };
+        let slot = cell.add_slot();
+        tally.slots().push(slot.clone());
+        let entry = Entry { cell: cell.clone(), slot, tally, totals: Arc::downgrade(totals) };
         let old = place.entry.replace(entry);
-        (place.hash, place.conflicts) = (hash, 0);
+        (place.hash, place.gate, place.conflicts) = (hash, gate_of(totals), 0);
         old
     });
 }
@@ -255,12 +293,13 @@ pub(super) fn count(totals: &Arc<Totals>, count: Count) {
     let counted = FRONT.try_with(|front| {
         let found = front.try_borrow().is_ok_and(|front| {
             let mine = front.mine.iter().find(|mine| mine.is_of(totals));
-            mine.inspect(|mine| mine.tally.add(count)).is_some()
+            mine.inspect(|mine| mine.tally.add(count, 1)).is_some()
         });
-        found || front.try_borrow_mut().is_ok_and(|mut front| {
-            front.tally(totals).add(count);
-            true
-        })
+        found
+            || front.try_borrow_mut().is_ok_and(|mut front| {
+                front.tally(totals).add(count, 1);
+                true
+            })
     });
     if counted != Ok(true) {
         // The thread is ending.

@@ -86,7 +86,9 @@ struct Credit {
     word: AtomicU64,
     /// Checks that were admitted from this slot.
     admitted: AtomicU64,
-    /// Tokens that were refused.
+    /// Checks that were denied beside it.
+    denied: AtomicU64,
+    /// Tokens that those had asked for.
     refused: AtomicU64,
 }
 
@@ -123,15 +125,17 @@ impl CreditSlot {
         self.0.admitted.store(self.0.admitted.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Counts refused tokens. Only its own thread may.
+    /// Counts a denied check. Only its own thread may.
     #[inline]
     pub(super) fn refuse(&self, cost: u64) {
         // ordering: as in `admit`.
+        self.0.denied.store(self.0.denied.load(Relaxed).wrapping_add(1), Relaxed);
         self.0.refused.store(self.0.refused.load(Relaxed).saturating_add(cost), Relaxed);
     }
 
-    fn counts(&self) -> (u64, u64) {
-        (self.0.admitted.load(Relaxed), self.0.refused.load(Relaxed))
+    /// Checks admitted and denied so far.
+    pub(super) fn checks(&self) -> [u64; 2] {
+        [self.0.admitted.load(Relaxed), self.0.denied.load(Relaxed)]
     }
 }
 
@@ -160,27 +164,20 @@ impl Moves {
         slot
     }
 
-    /// Takes an emptied slot from the list; `fold` gets its (admitted, refused) before any look can miss them.
-    pub(super) fn drop_slot(&self, slot: &Arc<CreditSlot>, fold: impl FnOnce(u64, u64)) {
+    /// Takes an emptied slot from the list; `fold` gets its refused tokens before any look can miss them.
+    pub(super) fn drop_slot(&self, slot: &Arc<CreditSlot>, fold: impl FnOnce(u64)) {
         let mut slots = self.slots();
         if let Some(at) = slots.iter().position(|s| Arc::ptr_eq(s, slot)) {
             slots.swap_remove(at);
-            let (admitted, refused) = slot.counts();
-            fold(admitted, refused);
+            fold(slot.0.refused.load(Relaxed));
         }
         self.threads.store(u32::try_from(slots.len()).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Runs `with` on the sums of the slots' (admitted, refused), while no slot can come or go.
-    pub(super) fn counted<T>(&self, with: impl FnOnce(u64, u64) -> T) -> T {
+    /// Runs `with` on the sum of the slots' refused tokens, while no slot can come or go.
+    pub(super) fn refused<T>(&self, with: impl FnOnce(u64) -> T) -> T {
         let slots = self.slots();
-        let (mut admitted, mut refused) = (0_u64, 0_u64);
-        for slot in slots.iter() {
-            let (a, r) = slot.counts();
-            admitted = admitted.wrapping_add(a);
-            refused = refused.saturating_add(r);
-        }
-        with(admitted, refused)
+        with(slots.iter().fold(0, |sum, slot| sum.saturating_add(slot.0.refused.load(Relaxed))))
     }
 }
 

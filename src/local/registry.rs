@@ -82,11 +82,7 @@ impl<C: Keyed> Registry<C> {
     }
 
     /// The key's cell; a new one where it has none or only a closed one.
-    pub(super) fn get_or_insert(
-        &self,
-        probe: &Probe<'_>,
-        make: impl FnOnce(Name) -> C,
-    ) -> Result<Arc<C>, Saturated> {
+    pub(super) fn get_or_insert(&self, probe: &Probe<'_>, make: impl FnOnce(Name) -> C) -> Result<Arc<C>, Saturated> {
         if let Some(cell) = self.get(probe) {
             return Ok(cell);
         }

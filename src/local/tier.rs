@@ -9,10 +9,7 @@ use super::{
     registry::{Registry, Saturated},
 };
 use crate::{
-    atomic::{
-        AtomicBool,
-        Ordering::AcqRel,
-    },
+    atomic::{AtomicBool, Ordering::AcqRel},
     clock::Clock,
     key::Key,
     time::Micros,
@@ -77,7 +74,7 @@ impl Tier {
     pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64) -> Local {
         let probe = Probe::new(rule, key);
         let ask = Ask { totals: &self.totals, clock: &self.clock, cost, now: self.clock.coarse() };
-        match front::hot(&ask, probe.hash, |cell| cell.name().probe() == probe) {
+        match front::hot(&ask, probe.hash, |of_gate, cell| of_gate && cell.name().probe() == probe) {
             Hot::Answer(answer) => answer,
             Hot::Call(answer, cell) => self.called(answer, &cell),
             Hot::Miss => self.check_shared(&probe, &ask),
@@ -88,7 +85,7 @@ impl Tier {
     #[inline]
     pub(crate) fn check_cell(&self, cell: &Arc<Cell>, cost: u64) -> Local {
         let ask = Ask { totals: &self.totals, clock: &self.clock, cost, now: self.clock.coarse() };
-        match front::hot(&ask, cell.name().hash(), |there| Arc::ptr_eq(there, cell)) {
+        match front::hot(&ask, cell.name().hash(), |_, there| Arc::ptr_eq(there, cell)) {
             Hot::Answer(answer) => answer,
             Hot::Call(answer, cell) => self.called(answer, &cell),
             Hot::Miss => self.check_found(cell, &ask),
@@ -119,14 +116,14 @@ impl Tier {
     }
 
     /// The next cell that wants the engine; the bell rings again after this has returned `None`.
+    ///
+    /// The cell stays called, so that checks do not call it over and over while the engine is at it:
+    /// [`Cell::uncall`] ends that, before a last look.
     pub(crate) fn next_call(&self) -> Option<Arc<Cell>> {
-        let cell = self.calls.pop().or_else(|| {
+        self.calls.pop().or_else(|| {
             self.rung.swap(false, AcqRel);
             self.calls.pop()
-        })?;
-        // Before the engine looks: a take that it does not see calls again.
-        cell.clear_called();
-        Some(cell)
+        })
     }
 
     /// Forgets a cell that was closed; a younger one of the same key stays.
