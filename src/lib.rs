@@ -7,9 +7,9 @@ mod clock;
 mod decision;
 mod error;
 mod ewma;
+mod gate;
 mod hash;
 mod key;
-mod gate;
 mod lease;
 mod limiter;
 mod local;
@@ -31,5 +31,7 @@ pub use limiter::{Bound, KeyHandle, Limiter, Saturated, Scope};
 pub use observe::{Event, Link, Observer};
 pub use rate::{Rate, RateError};
 pub use rule::{Cold, Mode, Outage, Rule};
+#[cfg(feature = "redis")]
+pub use store::{RedisStore, RedisStoreBuilder};
 pub use store::{MemoryStore, Store};
 pub use time::Micros;
