@@ -21,6 +21,6 @@ pub use error::{Error, ErrorKind};
 pub use key::{KEY_BYTES_MAX, LongKeys};
 pub use lease::Lost;
 pub use observe::{Event, Link, Observer};
-pub use rate::{Rate, RateError};
+pub use rate::{PERIOD_MAX, RATE_PER_SECOND_MAX, Rate, RateError};
 pub use rule::{Cold, Mode, Outage, Rule};
 pub use time::Micros;
