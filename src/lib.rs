@@ -6,6 +6,7 @@ mod clock;
 mod decision;
 mod error;
 mod ewma;
+pub mod guide;
 mod hash;
 mod key;
 mod lease;
