@@ -8,6 +8,7 @@ mod decision;
 mod error;
 mod ewma;
 mod gate;
+pub mod guide;
 mod hash;
 mod key;
 mod lease;
@@ -29,7 +30,7 @@ pub use key::{KEY_BYTES_MAX, LongKeys};
 pub use lease::Lost;
 pub use limiter::{Bound, KeyHandle, Limiter, Saturated, Scope};
 pub use observe::{Event, Link, Observer};
-pub use rate::{Rate, RateError};
+pub use rate::{PERIOD_MAX, RATE_PER_SECOND_MAX, Rate, RateError};
 pub use rule::{Cold, Mode, Outage, Rule};
 #[cfg(feature = "redis")]
 pub use store::{RedisStore, RedisStoreBuilder};

@@ -5,11 +5,12 @@
 
 mod cell;
 mod front;
+mod governed;
 mod keyed;
 mod purse;
 mod registry;
 mod tier;
 
-pub(crate) use cell::{Cell, Look};
-pub(crate) use registry::Saturated;
-pub(crate) use tier::{Bell, Counts, Local, Tier};
+pub(crate) use cell::{Cell, Look, NO_SLOT};
+pub(crate) use governed::{Governed, Quota, Verdict};
+pub(crate) use tier::{Bell, Local, Tier};

@@ -387,7 +387,7 @@ impl Engine {
         } else {
             // Nothing to ask: from now on a check that finds too little calls.
             // The second look sees what was spent or refused before the flag was cleared.
-            bucket.cell.clear_called();
+            bucket.cell.uncall();
             let again = bucket.look(now);
             let missed = (again.hold < low && bucket.activity > 0)
                 || (bucket.turned_away > 0 && again.hold < bucket.cost);
