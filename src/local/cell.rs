@@ -143,12 +143,6 @@ impl Cell {
         }
     }
 
-    /// Takes `cost` tokens from the pool for somebody who has waited for them. Counts as no check.
-    pub(crate) fn take(&self, cost: u64, now: Micros) -> bool {
-        let lease = self.purse.lease();
-        lease.is_live(now) && self.purse.spend(lease.generation(), cost).is_ok()
-    }
-
     /// How long a request for `cost` must wait, by the last denial.
     #[inline]
     pub(super) fn denied(&self, cost: u64, now: Micros) -> Option<Micros> {
@@ -323,18 +317,6 @@ impl Cell {
     /// What the authority has left, as it last said; for `remaining`.
     pub(crate) fn set_free(&self, tokens: u64) {
         self.free.store(tokens, Relaxed);
-    }
-
-    /// Notes what the store said is wrong with this bucket, or that nothing is any more.
-    pub(crate) fn set_trouble(&self, kind: Option<ErrorKind>) {
-        if kind.is_some() || self.rare.get().is_some() {
-            *self.rare().trouble.lock().unwrap_or_else(PoisonError::into_inner) = kind;
-        }
-    }
-
-    /// What the store last said is wrong with this bucket.
-    pub(crate) fn trouble(&self) -> Option<ErrorKind> {
-        self.rare.get().and_then(|rare| *rare.trouble.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether threads may hold credit of it.

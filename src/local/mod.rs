@@ -11,6 +11,6 @@ mod purse;
 mod registry;
 mod tier;
 
-pub(crate) use cell::{Cell, Look, NO_SLOT};
+pub(crate) use cell::{Cell, Look};
 pub(crate) use governed::{Governed, Quota, Verdict};
 pub(crate) use tier::{Bell, Local, Tier};

@@ -78,7 +78,7 @@ impl MemoryStore {
         Micros(self.0.clock.now().0.wrapping_add(self.0.offset.load(Relaxed)))
     }
 
-    pub(super) fn sync(&self, batch: &Batch) -> Result<Answers, Error> {
+    pub(crate) fn sync(&self, batch: &Batch) -> Result<Answers, Error> {
         self.reach()?;
         let now = self.now();
         let mut fresh = Vec::new();
@@ -130,7 +130,7 @@ impl MemoryStore {
     }
 
     // Twin: src/store/redis/lua/beat-1.lua.
-    pub(super) fn beat(&self, name: &BucketName, instance: InstanceId, leave: bool) -> Result<Beat, Error> {
+    pub(crate) fn beat(&self, name: &BucketName, instance: InstanceId, leave: bool) -> Result<Beat, Error> {
         self.reach()?;
         let now = self.now();
         let mut members = self.0.members.entry(name.clone()).or_default();

@@ -6,6 +6,8 @@ mod driver;
 mod link;
 mod message;
 mod turn;
+#[cfg(test)]
+mod tests;
 mod waiter;
 
 pub(crate) use driver::Driver;

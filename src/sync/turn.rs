@@ -13,7 +13,7 @@ use crate::{
     error::ErrorKind,
     key::{BucketName, KeySpace},
     lease::{EXACT_MAX, InstanceId, Need, Sync, Total},
-    local::{Cell, NO_SLOT, Tier},
+    local::{Cell, Tier},
     observe::{Event, Link},
     rule::{LEASE_MARGIN, Mode, Terms},
     store::Batch,
@@ -300,8 +300,7 @@ impl Engine {
 
     /// The bucket of a cell, made if there is none; `None` when the cell is closed.
     fn bucket_of(&mut self, cell: &Arc<Cell>, now: Micros) -> Option<u32> {
-        let index = cell.engine_slot();
-        if index != NO_SLOT {
+        if let Some(index) = cell.engine_slot() {
             self.current = Some(index);
             return self.buckets.get(index as usize).is_some_and(Option::is_some).then_some(index);
         }
@@ -319,7 +318,7 @@ impl Engine {
                 u32::try_from(self.buckets.len() - 1).unwrap_or(u32::MAX)
             }
         };
-        cell.set_engine_slot(index);
+        cell.set_engine_slot(Some(index));
         self.current = Some(index);
         Some(index)
     }
@@ -445,7 +444,7 @@ impl Engine {
     /// A bucket without hold, debt or anybody who asks: only its cell stays, for a while.
     fn hush(&mut self, index: u32, now: Micros) {
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::take) else { return };
-        bucket.cell.set_engine_slot(NO_SLOT);
+        bucket.cell.set_engine_slot(None);
         self.vacant.push(index);
         self.quiet.push_back((now.plus(QUIET), bucket.cell));
     }
@@ -457,7 +456,7 @@ impl Engine {
                 break;
             }
             let Some((_, cell)) = self.quiet.pop_front() else { break };
-            if cell.engine_slot() != NO_SLOT || cell.is_closed() {
+            if cell.engine_slot().is_some() || cell.is_closed() {
                 continue; // asked again meanwhile
             }
             if cell.close_idle() {
