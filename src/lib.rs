@@ -14,6 +14,8 @@ mod key;
 mod lease;
 mod observe;
 mod rate;
+#[allow(dead_code, unused_imports)] // until the tiers above use it
+mod store;
 mod time;
 
 pub use clock::Clock;
@@ -23,3 +25,6 @@ pub use key::{KEY_BYTES_MAX, LongKeys};
 pub use lease::Lost;
 pub use observe::{Event, Link, Observer};
 pub use rate::{Rate, RateError};
+pub use store::{MemoryStore, Store};
+#[cfg(feature = "redis")]
+pub use store::{RedisStore, RedisStoreBuilder};
