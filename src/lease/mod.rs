@@ -4,4 +4,8 @@ mod book;
 mod message;
 
 pub use book::Book;
+#[cfg(feature = "redis")]
+pub(crate) use book::bounded;
+#[cfg(test)]
+pub(crate) use book::{Header, Record};
 pub use message::{EXACT_MAX, InstanceId, Lost, Need, Numbers, Outcome, Reply, Sync, Total};

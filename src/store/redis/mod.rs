@@ -11,6 +11,9 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+#[allow(dead_code)] // until the buckets travel
+mod wire;
+
 pub(crate) use connection::Connection;
 
 use crate::{

@@ -17,6 +17,7 @@ mod connecting;
 mod scripts;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
+mod twin;
 
 const PATIENT: Duration = Duration::from_secs(20);
 const HASTY: Duration = Duration::from_millis(200);
