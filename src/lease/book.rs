@@ -158,7 +158,9 @@ impl Book {
             _ if foreign => (sync.used, sync.hold, sync.hold), // booked as it is told
             Some(r) if r.live() => (r.used, r.out, sync.hold),
             Some(r) if r.epoch < sync.epoch => (0, 0, sync.hold),
-            _ => (sync.used, 0, 0), // its lease is over at the sender too
+            // Its lease is over, or not known (any more). What it says to hold must be counted, or
+            // `used` would rise later by what no record shows as lent; and counted is paid for.
+            _ => (sync.used, 0, sync.hold),
         };
         let (lent, demand_before) = record.map_or((0, 0), |r| (r.out, r.demand));
         let tokens = &mut head.bucket.tokens;

@@ -5,5 +5,9 @@ mod message;
 mod sizing;
 
 pub use book::Book;
+#[cfg(feature = "redis")]
+pub(crate) use book::bounded;
+#[cfg(test)]
+pub(crate) use book::{Header, Record};
 pub use message::{EXACT_MAX, InstanceId, Lost, Need, Numbers, Outcome, Reply, Sync, Total};
 pub(crate) use sizing::Situation;

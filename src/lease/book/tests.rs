@@ -208,9 +208,9 @@ fn a_lease_counts_up_to_its_own_end_and_is_spent_after_it() {
     assert_eq!((tokens(&book), out(&book)), (3, 0));
     let first = book.records()[0];
     assert_eq!((first.live(), first.out, first.end), (false, 0, at(10 * SECOND)));
-    // What the dead lease held is worth nothing, and its sender's epoch goes on from there.
-    let back = book.apply(&Sync { seq: 2, used: 2, hold: 8, ..hello() }, at(13 * SECOND));
-    assert_eq!((back.free, out(&book)), (3, 0));
+    // A late message of it hands nothing back. What it says to hold is taken from what is free.
+    let back = book.apply(&Sync { seq: 2, used: 8, hold: 2, ..hello() }, at(13 * SECOND));
+    assert_eq!((back.free, out(&book)), (1, 2));
 }
 
 #[test]
@@ -243,8 +243,8 @@ fn the_senders_own_lease_is_over_when_it_is_over() {
     let mut book = Book::default();
     let short = Sync { want: 10, span: Micros(1_000), ..hello() };
     book.apply(&short, at(0));
-    // Nobody looked yet; what it claims to hold died with its lease.
-    book.apply(&Sync { seq: 2, hold: 10, ..short }, at(100_000));
+    // Nobody looked yet; what it was lent is spent all the same.
+    book.apply(&Sync { seq: 2, ..short }, at(100_000));
     assert_eq!((tokens(&book), out(&book)), (0, 0));
 }
 

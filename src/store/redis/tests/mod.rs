@@ -13,10 +13,12 @@ use std::{collections::BTreeSet, thread};
 use support::{Proxy, RedisServer, free_port};
 
 mod breaking;
+mod buckets;
 mod connecting;
 mod scripts;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
+mod twin;
 
 const PATIENT: Duration = Duration::from_secs(20);
 const HASTY: Duration = Duration::from_millis(200);

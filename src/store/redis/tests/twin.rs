@@ -1,0 +1,300 @@
+//! The script and the book, message by message: the same answers, and the same state.
+
+use super::*;
+use crate::{
+    lease::{Book, Header, InstanceId, Lost, Need, Numbers, Outcome, Record, Sync, Total, bounded},
+    rate::Rate,
+    store::redis::wire::{Doubles, pack, unpack},
+};
+
+const SECOND: u64 = 1_000_000;
+const YEAR: u64 = 366 * 86_400 * SECOND;
+/// About now, on a wall clock.
+const TODAY: u64 = 1_780_000_000 * SECOND;
+
+/// The packed state of some buckets: fields and values, and the time to live.
+const STATE: &str = "local all = {}
+for i = 1, #KEYS do all[i] = { redis.call('HGETALL', KEYS[i]), redis.call('PTTL', KEYS[i]) } end
+return all";
+
+/// Asks about each bucket at `now` (0: the server's clock); the packed answers.
+pub(super) async fn ask(to: &Connection, script: &Script, now: u64, messages: &[(&[u8], Sync)]) -> Vec<Vec<u8>> {
+    let mut args = vec![now.to_string().into_bytes()];
+    args.extend(messages.iter().map(|(_, sync)| pack(sync)));
+    let call = Call { keys: messages.iter().map(|(key, _)| *key).collect(), args };
+    match to.call(script, &call).await.expect("an answer") {
+        Value::Array(parts) => parts.into_iter().map(bulk).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn bulk(value: Value) -> Vec<u8> {
+    match value {
+        Value::BulkString(bytes) => bytes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Header and records as Redis keeps them, and the time to live in ms.
+async fn state(of: &Connection, keys: &[&[u8]]) -> Vec<(Option<Header>, Vec<Record>, i64)> {
+    let call = Call { keys: keys.to_vec(), args: Vec::new() };
+    let Value::Array(buckets) = of.call(&Script::new(STATE), &call).await.expect("the state") else { panic!() };
+    let read = |bucket| {
+        let Value::Array(mut pair) = bucket else { panic!() };
+        let (ttl, flat) = (pair.pop(), pair.pop());
+        let (Some(Value::Int(ttl)), Some(Value::Array(flat))) = (ttl, flat) else { panic!() };
+        let flat: Vec<_> = flat.into_iter().map(bulk).collect();
+        let (mut head, mut records) = (None, Vec::new());
+        for pair in flat.chunks(2) {
+            if pair[0] == b"h" {
+                head = Some(header(&pair[1]));
+            } else {
+                records.push(record(&pair[0], &pair[1]));
+            }
+        }
+        records.sort_by_key(|r| r.instance);
+        (head, records, ttl)
+    };
+    buckets.into_iter().map(read).collect()
+}
+
+fn signed(d: &mut Doubles<'_>) -> i64 {
+    d.next().expect("a number") as i64
+}
+
+fn header(bytes: &[u8]) -> Header {
+    assert_eq!((bytes[0], bytes.len()), (1, 113));
+    let d = &mut Doubles(&bytes[1..]);
+    let tokens = signed(d);
+    let mut n = || d.whole().expect("a whole number");
+    let (rem, at) = (n(), Micros(n()));
+    let (out, demand, earliest, latest) = (n(), n(), Micros(n()), Micros(n()));
+    let (generation, policy_done, revision) = (n(), n() == 1, n() as u32);
+    let rate = d.rate().expect("a rate");
+    let numbers = Numbers { revision, rate, burst: d.whole().expect("a burst") };
+    let bucket = crate::algorithm::TokenBucket { tokens, rem, at };
+    Header { bucket, out, demand, earliest, latest, generation, policy_done, numbers }
+}
+
+fn record(field: &[u8], bytes: &[u8]) -> Record {
+    assert_eq!((bytes[0], bytes.len()), (1, 73));
+    let instance = InstanceId(u64::from_le_bytes(field.try_into().expect("8 bytes")));
+    let d = &mut Doubles(&bytes[1..]);
+    let (epoch, seq) = (d.whole().expect("an epoch"), d.whole().expect("a seq"));
+    let used = signed(d);
+    let mut n = || d.whole().expect("a whole number");
+    let (out, end, demand, debt, outage, born) = (n(), Micros(n()), n(), n(), n(), n());
+    Record { instance, epoch, seq, used, out, end, demand, debt, outage, born }
+}
+
+/// A small generator (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.roll() % n.max(1)
+    }
+    fn percent(&mut self, p: u64) -> bool {
+        self.below(100) < p
+    }
+    /// Any size, small ones as often as large ones.
+    fn any(&mut self) -> u64 {
+        let bits = self.below(64);
+        self.roll() >> bits
+    }
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+    fn numbers(&mut self) -> Numbers {
+        let period = match self.below(5) {
+            0 => 1 + self.below(1_000),
+            1 => SECOND,
+            2 => 1 + self.below(100 * SECOND),
+            3 => YEAR,
+            _ => 1 + self.below(YEAR),
+        };
+        let count = match self.below(5) {
+            0 => 1,
+            1 => period * 1_000,
+            2 => 1 + self.below(period * 1_000),
+            _ => (1 + self.any()).min(period * 1_000),
+        };
+        let rate = Rate::per_micros(count, Micros(period)).expect("a fair rate");
+        let burst = match self.below(4) {
+            0 => 1 + self.below(20),
+            1 => 1 + self.below(1_000_000_000),
+            2 => 1_000_000_000,
+            _ => 1 + self.below(10_000),
+        };
+        Numbers { revision: self.pick(&[0, 0, 0, 0, 1, 2]), rate, burst }
+    }
+}
+
+/// What one instance last said about one bucket.
+#[derive(Clone, Copy, Default)]
+struct Said {
+    epoch: u64,
+    seq: u64,
+    used: i64,
+    hold: u64,
+    debt: u64,
+    outage: u64,
+    born: u64,
+    generation: u64,
+}
+
+/// A bucket under test: its book, its name, and what is said about it.
+struct Twin {
+    name: Vec<u8>,
+    book: Book,
+    said: [Said; 4],
+    numbers: [Numbers; 3],
+}
+
+impl Twin {
+    fn new(dice: &mut Dice, number: usize) -> Twin {
+        let numbers = [dice.numbers(), dice.numbers(), dice.numbers()];
+        Twin {
+            name: format!("tollgate:{{16.3}}:twin:{number}").into(),
+            book: Book::default(),
+            said: <_>::default(),
+            numbers,
+        }
+    }
+
+    /// Mostly what an instance would say next; at times a repeat, something stale, or nonsense.
+    fn message(&mut self, dice: &mut Dice, now: u64) -> Sync {
+        let who = dice.below(4);
+        let said = &mut self.said[who as usize];
+        let wild = dice.percent(8);
+        match dice.below(20) {
+            0 => {
+                *said = Said {
+                    epoch: said.epoch + 1,
+                    generation: said.generation,
+                    born: said.born,
+                    debt: said.debt,
+                    ..Said::default()
+                }
+            }
+            1 => *said = Said { epoch: said.epoch + 1, born: said.epoch + 1, ..Said::default() },
+            2 => said.seq = said.seq.saturating_sub(dice.below(3)),
+            3 => said.epoch = said.epoch.saturating_sub(1),
+            _ => said.seq += 1,
+        }
+        let burst = self.numbers[0].burst;
+        let spent = if said.hold > 0 { dice.below(said.hold + 1) } else { 0 };
+        said.used += spent as i64;
+        said.hold -= spent;
+        match dice.below(12) {
+            0 => said.used -= dice.below(burst.min(5)) as i64,
+            1 => said.hold = 0,
+            2 => said.hold += dice.below(5),
+            _ => {}
+        }
+        said.debt += if dice.percent(15) { dice.below(burst * 2) } else { 0 };
+        said.outage += if dice.percent(15) { dice.below(burst * 2) } else { 0 };
+        let acked = |dice: &mut Dice, sum: u64| sum.saturating_sub(dice.pick(&[0, 0, 3, sum]));
+        let small = |dice: &mut Dice| if dice.percent(50) { 0 } else { dice.below(burst + 2) };
+        Sync {
+            generation: if dice.percent(10) { dice.below(3) } else { said.generation },
+            draw: dice.roll() >> 11,
+            numbers: if dice.percent(80) { self.numbers[0] } else { dice.pick(&self.numbers) },
+            instance: InstanceId(if who == 3 { u64::MAX } else { who }),
+            epoch: if wild { dice.any() >> 60 } else { said.epoch },
+            seq: said.seq,
+            born: said.born,
+            not_after: Micros(if dice.percent(90) { 0 } else { (now + dice.below(SECOND)).saturating_sub(SECOND / 2) }),
+            used: if wild { dice.any() as i64 } else { said.used },
+            hold: if wild { dice.any() } else { said.hold },
+            age: Micros(match dice.below(4) {
+                0 => 0,
+                1 => dice.any(),
+                _ => dice.below(2 * SECOND),
+            }),
+            need: match dice.below(8) {
+                0 => Need { cost: dice.any(), count: dice.any() },
+                1..4 => Need { cost: 1 + dice.below(3), count: dice.below(6) },
+                _ => Need::default(),
+            },
+            want: if wild { dice.any() } else { small(dice) },
+            demand: if wild { dice.any() } else { dice.below(1_000_000) },
+            span: Micros(match dice.below(8) {
+                0 => dice.any(),
+                1 => 0,
+                2 => dice.below(300_000),
+                _ => 10_250_000,
+            }),
+            debt: Total { sum: if wild { dice.any() } else { said.debt }, acked: acked(dice, said.debt) },
+            outage: Total { sum: if wild { dice.any() } else { said.outage }, acked: acked(dice, said.outage) },
+            lost: dice.pick(&[Lost::Empty, Lost::Full]),
+            peek: dice.percent(8),
+        }
+    }
+}
+
+fn next_time(dice: &mut Dice, now: u64) -> u64 {
+    let step = match dice.below(40) {
+        0..10 => 0,
+        10..18 => dice.below(1_000),
+        18..26 => dice.below(300_000),
+        26..32 => dice.below(12 * SECOND),
+        32 => dice.below(100 * SECOND),
+        33 => dice.below(86_400 * SECOND),
+        34 => dice.below(YEAR),
+        35 if dice.percent(30) => dice.below(100 * YEAR),
+        36 | 37 => return now.saturating_sub(dice.below(SECOND)).max(1),
+        38 => return now.saturating_sub(SECOND + dice.below(20 * SECOND)).max(1),
+        39 if dice.percent(20) => return now.saturating_sub(dice.below(YEAR)).max(1),
+        _ => 0,
+    };
+    (now + step).min(1 << 53)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_script_answers_and_keeps_what_the_book_does() {
+    const BUCKETS: usize = 32;
+    let server = RedisServer::start();
+    let (connection, script) = (open(&server.url(), PATIENT), Script::sync_buckets());
+    let dice = &mut Dice(2);
+    let (mut asked, mut applied, mut lent) = (0, 0, 0);
+    for life in 0..24 {
+        let mut now = dice.pick(&[1, SECOND, TODAY, TODAY, TODAY, (1 << 53) - SECOND]);
+        let mut twins: Vec<_> = (0..BUCKETS).map(|i| Twin::new(dice, life * BUCKETS + i)).collect();
+        for round in 0..40 {
+            now = next_time(dice, now);
+            let messages: Vec<_> = twins.iter_mut().map(|t| t.message(dice, now)).collect();
+            let named: Vec<_> = twins.iter().zip(&messages).map(|(t, m)| (&t.name[..], *m)).collect();
+            let answers = ask(&connection, &script, now, &named).await;
+            let names: Vec<_> = twins.iter().map(|t| t.name.clone()).collect();
+            let kept = state(&connection, &names.iter().map(|n| &n[..]).collect::<Vec<_>>()).await;
+            for (i, twin) in twins.iter_mut().enumerate() {
+                let (sync, before) = (&messages[i], twin.book.clone());
+                let reply = twin.book.apply(sync, Micros(now));
+                let context = || format!("life {life}, round {round}, bucket {i}, now {now}\n{sync:#?}\n{before:#?}");
+                let answer = unpack(&answers[i]);
+                assert_eq!(answer, Ok(reply), "{}\n{}", String::from_utf8_lossy(&answers[i]), context());
+                let (head, records, ttl) = &kept[i];
+                assert_eq!(head.as_ref(), twin.book.header(), "{}", context());
+                assert_eq!(records, twin.book.records(), "{}", context());
+                // case B-01: every key has a time to live.
+                assert!(head.is_none() || *ttl > 0, "{}", context());
+                asked += 1;
+                if reply.outcome == Outcome::Applied && !sync.peek {
+                    applied += 1;
+                    lent += u64::from(reply.grant > 0);
+                    let who = (bounded(sync).instance.0 % 4) as usize;
+                    twin.said[who].hold = twin.said[who].hold.saturating_add(reply.grant).min(1 << 50);
+                    twin.said[who].generation = reply.generation;
+                }
+            }
+        }
+    }
+    assert!(asked >= 20_000 && applied > asked / 2 && lent > applied / 20, "{asked} {applied} {lent}");
+}
