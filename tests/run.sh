@@ -50,7 +50,7 @@ say "loom models"
 models=$(mktemp)
 trap 'rm -f "$models"' EXIT
 CARGO_TARGET_DIR="$target/loom" RUSTFLAGS="${RUSTFLAGS:-} --cfg tollgate_loom" \
-    LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}" \
+    LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}" CARGO_PROFILE_RELEASE_DEBUG=none \
     cargo test --release --no-default-features --lib -- models:: 2>&1 | tee "$models"
 grep -q '^test .*models::.* ok$' "$models" || die "no loom model was run"
 
