@@ -46,7 +46,7 @@ target=${CARGO_TARGET_DIR:-target}
 
 say "loom models"
 # In a folder of their own, since the flag rebuilds everything. The bound on forced thread switches keeps the larger
-# models to minutes; unset, loom explores every interleaving.
+# models to minutes; a larger number explores more.
 models=$(mktemp)
 trap 'rm -f "$models"' EXIT
 CARGO_TARGET_DIR="$target/loom" RUSTFLAGS="${RUSTFLAGS:-} --cfg tollgate_loom" \
