@@ -46,11 +46,11 @@ target=${CARGO_TARGET_DIR:-target}
 
 say "loom models"
 # In a folder of their own, since the flag rebuilds everything. The bound on forced thread switches keeps the larger
-# models to minutes; unset, loom explores every interleaving.
+# models to minutes; a larger number explores more.
 models=$(mktemp)
 trap 'rm -f "$models"' EXIT
 CARGO_TARGET_DIR="$target/loom" RUSTFLAGS="${RUSTFLAGS:-} --cfg tollgate_loom" \
-    LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}" \
+    LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}" CARGO_PROFILE_RELEASE_DEBUG=none \
     cargo test --release --no-default-features --lib -- models:: 2>&1 | tee "$models"
 grep -q '^test .*models::.* ok$' "$models" || die "no loom model was run"
 
