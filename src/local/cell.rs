@@ -31,21 +31,22 @@ const PINS: u32 = CLOSED - 1;
 /// No engine has a number for it.
 const NO_SLOT: u32 = u32::MAX;
 
-/// One key of one rule.
+/// One key of one rule. What a check of a cold key reads lies close together, at the front.
+#[repr(C)]
 pub(crate) struct Cell {
     name: Name,
     pub(super) purse: Purse,
-    /// cost | until ms, rounded up: who asks for that cost or more before then is denied here.
-    deny: AtomicU64,
-    /// What the authority last said it had left.
-    free: AtomicU64,
-    /// Tokens refused outside of slots, and in slots that are gone.
-    refused: AtomicU64,
-    /// A pool below this calls the engine.
-    low: AtomicU32,
     /// CALLED, HOT, CLOSED and the number of handles, in one word: no handle comes to a cell that
     /// is being closed for want of handles.
     state: AtomicU32,
+    /// A pool below this calls the engine.
+    low: AtomicU32,
+    /// What the authority last said it had left.
+    free: AtomicU64,
+    /// cost | until ms, rounded up: who asks for that cost or more before then is denied here.
+    deny: AtomicU64,
+    /// Tokens refused outside of slots, and in slots that are gone.
+    refused: AtomicU64,
     engine_slot: AtomicU32,
     rare: OnceLock<Box<Rare>>,
 }

@@ -3,12 +3,7 @@
 //! One small table per thread, for all gates of the process. A hit reads lines that others seldom write
 //! and writes only the thread's own. A thread that ends puts its credit back.
 
-use super::{
-    cell::Cell,
-    keyed::Keyed,
-    purse::{CreditSlot, Lease},
-    tier::Local,
-};
+use super::{cell::Cell, keyed::Keyed, purse::CreditSlot, tier::Local};
 use crate::{
     atomic::{AtomicU64, Mutex, MutexGuard, Ordering::Relaxed},
     clock::Clock,
@@ -36,12 +31,23 @@ pub(super) struct Ask<'a> {
     pub(super) now: Micros,
 }
 
-/// What the table makes of it.
-pub(super) enum Hot {
+/// What the thread's own credit makes of a check. Small enough to come back in registers.
+#[derive(Clone, Copy)]
+pub(super) enum Quick {
+    /// Spent; so many tokens probably remain.
+    Spent(u64),
+    /// The thread knows the cell and has too little credit of it.
+    Dry,
+    /// Not a matter for the table.
+    Miss,
+}
+
+/// What the table makes of a check that found too little credit.
+pub(super) enum Dry {
     Answer(Local),
     /// This answer, and the engine should hear of it.
     Call(Local, Arc<Cell>),
-    /// Not a matter for the table.
+    /// Not a matter for the table any more.
     Miss,
 }
 
@@ -163,7 +169,6 @@ impl Drop for Entry {
 
 #[derive(Default)]
 struct Place {
-    hash: u64,
     /// The address of the entry's totals.
     gate: usize,
     entry: Option<Entry>,
@@ -171,13 +176,17 @@ struct Place {
 }
 
 struct Front {
+    /// The hashes of the cells in the places, close together: all that a cold key's check looks at.
+    hashes: [u64; PLACES],
     /// Empty until the thread meets its first hot key.
     places: Vec<Place>,
     mine: Vec<Mine>,
 }
 
 thread_local! {
-    static FRONT: RefCell<Front> = const { RefCell::new(Front { places: Vec::new(), mine: Vec::new() }) };
+    static FRONT: RefCell<Front> = const {
+        RefCell::new(Front { hashes: [0; PLACES], places: Vec::new(), mine: Vec::new() })
+    };
 }
 
 #[inline]
@@ -186,70 +195,84 @@ fn place_of(hash: u64) -> usize {
     (hash >> 24) as usize & (PLACES - 1)
 }
 
+#[inline]
 fn gate_of(totals: &Arc<Totals>) -> usize {
     Arc::as_ptr(totals).addr()
 }
 
-/// Answers from the thread's own credit of the cell with this hash that `is` the one; it is told whether
-/// the cell is this gate's.
+impl Front {
+    /// The entry of the cell with this hash that `is` the one; it is told whether the cell is this gate's.
+    #[inline]
+    fn find(&self, gate: usize, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> bool) -> Option<&Entry> {
+        let at = place_of(hash);
+        if self.hashes[at] != hash {
+            return None;
+        }
+        let place = self.places.get(at)?;
+        place.entry.as_ref().filter(|entry| is(place.gate == gate, &entry.cell))
+    }
+}
+
+/// Spends from the thread's own credit of the cell with this hash that `is` the one.
 #[inline]
-pub(super) fn hot(ask: &Ask<'_>, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> bool) -> Hot {
-    let answer = FRONT.try_with(|front| {
-        let Ok(front) = front.try_borrow() else { return Hot::Miss };
-        let Some(place) = front.places.get(place_of(hash)) else { return Hot::Miss };
-        if place.hash != hash || ask.cost == 0 {
-            return Hot::Miss;
-        }
-        let Some(entry) = place.entry.as_ref() else { return Hot::Miss };
-        if !is(place.gate == gate_of(ask.totals), &entry.cell) {
-            return Hot::Miss;
-        }
+pub(super) fn spend(ask: &Ask<'_>, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> bool) -> Quick {
+    let spent = FRONT.try_with(|front| {
+        let Ok(front) = front.try_borrow() else { return Quick::Miss };
+        let Some(entry) = front.find(gate_of(ask.totals), hash, is) else { return Quick::Miss };
         let lease = entry.cell.purse.lease();
         if lease.is_live(ask.now)
             && let Some(left) = entry.slot.spend(lease.generation(), ask.cost)
         {
             let pool = entry.cell.purse.pool(lease.generation());
-            return Hot::Answer(Local::Allowed {
-                remaining: left.saturating_add(pool).saturating_add(entry.cell.free()),
-            });
+            return Quick::Spent(left.saturating_add(pool).saturating_add(entry.cell.free()));
         }
-        entry.without_credit(ask, lease)
+        Quick::Dry
     });
-    answer.unwrap_or(Hot::Miss)
+    spent.unwrap_or(Quick::Miss)
+}
+
+/// Takes more credit of a cell that the thread knows; else denies by the last denial; else is cold.
+pub(super) fn dry(ask: &Ask<'_>, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> bool) -> Dry {
+    let answer = FRONT.try_with(|front| {
+        let Ok(front) = front.try_borrow() else { return Dry::Miss };
+        front.find(gate_of(ask.totals), hash, is).map_or(Dry::Miss, |entry| entry.without_credit(ask))
+    });
+    answer.unwrap_or(Dry::Miss)
 }
 
 impl Entry {
-    /// Takes more credit; else denies by the last denial; else is cold.
-    #[inline(never)]
-    fn without_credit(&self, ask: &Ask<'_>, lease: Lease) -> Hot {
+    fn without_credit(&self, ask: &Ask<'_>) -> Dry {
         let (cell, slot) = (&self.cell, &self.slot);
         if cell.is_closed() {
-            return Hot::Miss;
+            return Dry::Miss;
         }
-        let generation = lease.generation();
         if !cell.is_hot() {
             // It has cooled: what the thread has goes back, and the pool answers.
             cell.purse.put_back(cell.moves(), slot);
-            return Hot::Miss;
+            return Dry::Miss;
         }
+        let lease = cell.purse.lease();
+        let generation = lease.generation();
         let credit = slot.tokens(generation);
         if lease.is_live(ask.now) && cell.purse.pool(generation).saturating_add(credit) >= ask.cost {
-            // The one precise look; the lease again after it, since it may have been renewed.
+            // The one precise look; then the lease again, since it may have been renewed or be over.
             let now = ask.clock.now();
-            let live = cell.purse.lease().is_live(now) && cell.purse.lease().generation() == generation;
-            if live && let Ok(taken) = cell.purse.take(cell.moves(), slot, generation, ask.cost) {
+            let lease = cell.purse.lease();
+            if lease.is_live(now)
+                && let Ok(taken) = cell.purse.take(cell.moves(), slot, lease.generation(), ask.cost)
+            {
                 let remaining = taken.credit.saturating_add(taken.pool).saturating_add(cell.free());
                 let answer = Local::Allowed { remaining };
                 let call = cell.is_low(taken.pool) && !cell.is_called();
-                return if call { Hot::Call(answer, cell.clone()) } else { Hot::Answer(answer) };
+                return if call { Dry::Call(answer, cell.clone()) } else { Dry::Answer(answer) };
             }
         }
         match cell.denied(ask.cost, ask.now) {
             Some(wait) => {
                 slot.refuse(ask.cost);
-                Hot::Answer(Local::Denied { wait, remaining: cell.remaining(ask.now).saturating_add(credit) })
+                Dry::Answer(Local::Denied { wait, remaining: cell.remaining(ask.now).saturating_add(credit) })
             }
-            None => Hot::Call(Local::Cold(cell.clone()), cell.clone()),
+            None => Dry::Call(Local::Cold(cell.clone()), cell.clone()),
         }
     }
 }
@@ -267,7 +290,8 @@ pub(super) fn admit(totals: &Arc<Totals>, cell: &Arc<Cell>, now: Micros) {
         if front.places.is_empty() {
             front.places.resize_with(PLACES, Place::default);
         }
-        let place = front.places.get_mut(place_of(hash))?;
+        let at = place_of(hash);
+        let place = front.places.get_mut(at)?;
         if let Some(there) = &place.entry {
             if Arc::ptr_eq(&there.cell, cell) {
                 return None;
@@ -282,7 +306,8 @@ pub(super) fn admit(totals: &Arc<Totals>, cell: &Arc<Cell>, now: Micros) {
         tally.slots().push(slot.clone());
         let entry = Entry { cell: cell.clone(), slot, tally, totals: Arc::downgrade(totals) };
         let old = place.entry.replace(entry);
-        (place.hash, place.gate, place.conflicts) = (hash, gate_of(totals), 0);
+        (place.gate, place.conflicts) = (gate_of(totals), 0);
+        front.hashes[at] = hash;
         old
     });
 }

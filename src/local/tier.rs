@@ -4,7 +4,7 @@
 
 use super::{
     cell::{Cell, Served},
-    front::{self, Ask, Count, Hot, Totals},
+    front::{self, Ask, Count, Dry, Quick, Totals},
     keyed::{Keyed, Probe},
     registry::{Registry, Saturated},
 };
@@ -73,23 +73,28 @@ impl Tier {
     #[inline]
     pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64) -> Local {
         let probe = Probe::new(rule, key);
-        let ask = Ask { totals: &self.totals, clock: &self.clock, cost, now: self.clock.coarse() };
-        match front::hot(&ask, probe.hash, |of_gate, cell| of_gate && cell.name().probe() == probe) {
-            Hot::Answer(answer) => answer,
-            Hot::Call(answer, cell) => self.called(answer, &cell),
-            Hot::Miss => self.check_shared(&probe, &ask),
+        let ask = self.ask(cost);
+        match front::spend(&ask, probe.hash, |ours, cell| ours && cell.name().probe() == probe) {
+            Quick::Spent(remaining) => Local::Allowed { remaining },
+            Quick::Dry => self.check_dry(&probe, &ask),
+            Quick::Miss => self.check_shared(&probe, &ask),
         }
     }
 
     /// Asks for `cost` tokens by handle; no look-up.
     #[inline]
     pub(crate) fn check_cell(&self, cell: &Arc<Cell>, cost: u64) -> Local {
-        let ask = Ask { totals: &self.totals, clock: &self.clock, cost, now: self.clock.coarse() };
-        match front::hot(&ask, cell.name().hash(), |_, there| Arc::ptr_eq(there, cell)) {
-            Hot::Answer(answer) => answer,
-            Hot::Call(answer, cell) => self.called(answer, &cell),
-            Hot::Miss => self.check_found(cell, &ask),
+        let ask = self.ask(cost);
+        match front::spend(&ask, cell.name().hash(), |_, there| Arc::ptr_eq(there, cell)) {
+            Quick::Spent(remaining) => Local::Allowed { remaining },
+            Quick::Dry => self.check_dry(&cell.name().probe(), &ask),
+            Quick::Miss => self.check_found(cell, &ask),
         }
+    }
+
+    #[inline]
+    fn ask(&self, cost: u64) -> Ask<'_> {
+        Ask { totals: &self.totals, clock: &self.clock, cost, now: self.clock.coarse() }
     }
 
     /// The key's cell; a new one where there is none. Counts as no check.
@@ -137,7 +142,21 @@ impl Tier {
         Counts { admitted, denied, saturated, keys: u64::try_from(self.registry.len()).unwrap_or(u64::MAX) }
     }
 
+    /// The thread knows the cell and has no credit of it.
+    #[inline(never)]
+    fn check_dry(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
+        match front::dry(ask, probe.hash, |ours, cell| ours && cell.name().probe() == *probe) {
+            Dry::Answer(answer) => answer,
+            Dry::Call(answer, cell) => {
+                self.call(&cell);
+                answer
+            }
+            Dry::Miss => self.check_shared(probe, ask),
+        }
+    }
+
     /// By the registry, under whose lock the cell is read and not cloned without need.
+    #[inline(never)]
     fn check_shared(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
         if ask.cost == 0 {
             let remaining = self.registry.view(probe, |cell| cell.remaining(ask.now));
@@ -197,12 +216,6 @@ impl Tier {
             // Never so: `wants_more` keeps the cell of such an answer.
             (Served::Cold | Served::Closed, None) => Local::Saturated,
         }
-    }
-
-    #[cold]
-    fn called(&self, answer: Local, cell: &Arc<Cell>) -> Local {
-        self.call(cell);
-        answer
     }
 }
 
