@@ -39,6 +39,8 @@ pub(crate) struct Cell {
     /// CALLED, HOT, CLOSED and the number of handles, in one word: no handle comes to a cell that
     /// is being closed for want of handles.
     state: AtomicU32,
+    /// The largest cost that was refused lately.
+    costly: AtomicU32,
     /// A pool below this calls the engine.
     low: AtomicU32,
     /// What the authority last said it had left.
@@ -109,6 +111,7 @@ impl Cell {
             deny: AtomicU64::new(0),
             free: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            costly: AtomicU32::new(0),
             low: AtomicU32::new(0),
             state: AtomicU32::new(0),
             engine_slot: AtomicU32::new(NO_SLOT),
@@ -211,8 +214,12 @@ impl Cell {
 
     /// Counts tokens that were refused, as demand.
     pub(crate) fn refuse(&self, cost: u64) {
-        // ordering: Relaxed: a count.
+        // ordering: Relaxed, both: a count, and a hint to the engine of how much to lend at least.
         self.refused.fetch_add(cost, Relaxed);
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        if cost > self.costly.load(Relaxed) {
+            self.costly.fetch_max(cost, Relaxed);
+        }
     }
 
     /// Gives `cost` tokens on credit, at most `credit` in any span `ttl` that begins with one, and books
@@ -287,6 +294,12 @@ impl Cell {
     /// Moves the end of the present lease.
     pub(crate) fn set_end(&self, end: Micros) {
         self.purse.set_end(end);
+    }
+
+    /// The largest cost that was refused since the last call of this; 0 where none was.
+    pub(crate) fn take_costly(&self) -> u64 {
+        // ordering: Relaxed: a hint.
+        u64::from(self.costly.swap(0, Relaxed))
     }
 
     /// Takes what is in the pool; credits and moves in flight stay.

@@ -141,7 +141,11 @@ impl Bucket {
         self.taken = self.taken.saturating_add(events);
         self.spent = spent;
         self.refused = look.refused;
-        self.turned_away = self.turned_away.saturating_add(turned_away);
+        if turned_away > 0 {
+            self.turned_away = self.turned_away.saturating_add(turned_away);
+            let costly = self.cell.take_costly();
+            self.cost = if costly > 0 { costly } else { self.cost };
+        }
         self.note(now, events.saturating_add(turned_away));
         look
     }

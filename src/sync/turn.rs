@@ -266,7 +266,15 @@ impl Engine {
         if let Some(bucket) = self.buckets[index as usize].as_deref_mut() {
             bucket.note(now, waiting.cost);
             bucket.cost = waiting.cost;
+            let deadline = waiting.deadline;
             bucket.waiting.push_back(waiting);
+            // Where the next visit is settled, one more who waits changes nothing but the deadline:
+            // a crowd must not cost a look each.
+            let settled = bucket.open.is_some() || bucket.ready || (bucket.short && now < bucket.next_at);
+            if settled && bucket.waiting.len() > 1 && !self.road.is_down() && bucket.trouble.is_none() {
+                self.rest_of_visit(index, deadline, now);
+                return;
+            }
         }
         self.visit(index, now);
     }
