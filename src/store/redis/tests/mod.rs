@@ -15,6 +15,7 @@ use support::{Proxy, RedisServer, free_port};
 mod breaking;
 mod connecting;
 mod scripts;
+mod state;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
 mod twin;
