@@ -33,7 +33,7 @@ const SILENCES_MAX: u32 = 3;
 
 /// A link must be this old before a refusal that concerns the whole server makes us look for the
 /// server anew (its name may lead to the new master by then).
-const REDIAL_AFTER: Micros = Micros::from_secs(1);
+const REDIAL_AFTER: Micros = if cfg!(test) { Micros::from_millis(50) } else { Micros::from_secs(1) };
 
 /// The road to one Redis. Clones share one link.
 #[derive(Clone)]
@@ -147,6 +147,15 @@ impl Connection {
         }
     }
 
+    /// The same refusal, found inside a reply.
+    pub(super) fn refused_inside(&self, kind: ErrorKind) {
+        let link = match &*self.slot() {
+            Slot::Live(link) => Arc::clone(link),
+            _ => return,
+        };
+        self.refused(&link, kind);
+    }
+
     /// A refusal that concerns the server rather than the call: it may be the wrong server by now.
     fn refused(&self, link: &Arc<Link>, kind: ErrorKind) {
         let wrong_server = matches!(kind, ErrorKind::ReadOnly | ErrorKind::Auth);
@@ -163,7 +172,7 @@ impl Connection {
         let mut news = {
             let mut slot = self.slot();
             match &*slot {
-                Slot::Live(link) if !link.is_over() && !(idle && link.is_cut()) => return Ok(Arc::clone(link)),
+                Slot::Live(link) if !(link.is_over() || idle && link.is_cut()) => return Ok(Arc::clone(link)),
                 Slot::Connecting(news) if news.has_changed().is_ok() => news.clone(),
                 // A task that is gone without a word went down with its runtime.
                 _ => {
@@ -220,11 +229,5 @@ pub(super) fn too_late(settings: &Settings) -> Error {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Connection").field(&self.0.settings).finish()
-    }
-}
-
-impl Connection {
-    pub(crate) async fn sync(&self, _: &crate::store::op::Batch) -> Result<crate::store::op::Answers, Error> {
-        Ok(Vec::new())
     }
 }

@@ -3,6 +3,7 @@
 //! The scripts decide there what the book decides here; this side only carries. Never shows a
 //! password.
 
+mod buckets;
 mod connection;
 mod fault;
 mod link;
@@ -10,8 +11,6 @@ mod script;
 mod settings;
 #[cfg(test)]
 mod tests;
-
-#[allow(dead_code)] // until the buckets travel
 mod wire;
 
 pub(crate) use connection::Connection;
@@ -65,7 +64,6 @@ impl RedisStore {
     }
 
     /// To say more than a URL does.
-    #[must_use]
     pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
         RedisStoreBuilder { settings: Settings::parse(url.as_ref()) }
     }

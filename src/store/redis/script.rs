@@ -23,6 +23,12 @@ impl Script {
         SCRIPT.get_or_init(|| Script::new(include_str!("lua/beat-1.lua")))
     }
 
+    /// Applies a batch of questions.
+    pub(super) fn sync_buckets() -> &'static Script {
+        static SCRIPT: OnceLock<Script> = OnceLock::new();
+        SCRIPT.get_or_init(|| Script::new(include_str!("lua/sync_buckets-n.lua")))
+    }
+
     /// The command that calls it by its hash.
     pub(super) fn by_hash(&self, call: &Call<'_>) -> Cmd {
         call.command("EVALSHA", &self.hash)

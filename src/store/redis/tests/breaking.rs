@@ -199,3 +199,32 @@ async fn a_slow_reply_is_unanswered_and_applied_once() {
     proxy.delay_replies(Duration::ZERO);
     assert_eq!(counted(&connection).await, Ok(3), "the late reply went to nobody");
 }
+
+// case A-22, the store's part: Redis is not there yet when the road is opened.
+#[tokio::test]
+async fn a_lazy_store_works_as_soon_as_its_server_is_there() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let connection = open(&server.url(), PATIENT);
+    for _ in 0..3 {
+        assert_eq!(beat(&connection).await.map_err(|e| e.kind()), Err(ErrorKind::Unreachable));
+    }
+    server.restart();
+    assert_eq!(beat(&connection).await, Ok(1));
+}
+
+#[tokio::test]
+async fn a_server_that_became_read_only_is_dialled_anew() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let connection = open(&proxy.url(), PATIENT);
+    assert_eq!(beat(&connection).await, Ok(1));
+    server.cli(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
+    // Its name may lead to another server by now; but not at each refusal, which could be a storm.
+    let mut refusals = 0;
+    while proxy.accepted() < 3 {
+        assert_eq!(beat(&connection).await.map_err(|e| e.kind()), Err(ErrorKind::ReadOnly));
+        refusals += 1;
+    }
+    assert!(refusals > 3, "{refusals}");
+}

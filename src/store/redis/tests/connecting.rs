@@ -140,3 +140,17 @@ async fn however_many_ask_at_first_one_connection_is_made() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+#[tokio::test]
+async fn a_unix_socket_is_as_good_as_a_port() {
+    let path = std::env::temp_dir().join(format!("tollgate-{}.sock", std::process::id()));
+    let path = path.to_str().expect("a path that is text");
+    let mut server = RedisServer::with_options(&["--unixsocket", path]);
+    let store = RedisStore::connect(format!("unix://{path}?db=3")).await.expect("a socket");
+    let connection = store.open();
+    assert_eq!(beat(&connection).await, Ok(1));
+    assert_eq!(server.cli(&["-n", "3", "EXISTS", "tollgate:{16.0}:members"]), "1");
+    server.kill();
+    let gone = RedisStore::connect(format!("unix://{path}")).await.map(drop);
+    assert_eq!(gone.map_err(|e| e.kind()), Err(ErrorKind::Unreachable));
+}

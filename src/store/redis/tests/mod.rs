@@ -13,6 +13,7 @@ use std::{collections::BTreeSet, thread};
 use support::{Proxy, RedisServer, free_port};
 
 mod breaking;
+mod buckets;
 mod connecting;
 mod scripts;
 mod state;

@@ -12,10 +12,6 @@ const YEAR: u64 = 366 * 86_400 * SECOND;
 /// About now, on a wall clock.
 const TODAY: u64 = 1_780_000_000 * SECOND;
 
-pub(super) fn sync_buckets() -> Script {
-    Script::new(include_str!("../lua/sync_buckets-n.lua"))
-}
-
 /// The packed state of some buckets: fields and values, and the time to live.
 const STATE: &str = "local all = {}
 for i = 1, #KEYS do all[i] = { redis.call('HGETALL', KEYS[i]), redis.call('PTTL', KEYS[i]) } end
@@ -265,7 +261,7 @@ fn next_time(dice: &mut Dice, now: u64) -> u64 {
 async fn the_script_answers_and_keeps_what_the_book_does() {
     const BUCKETS: usize = 32;
     let server = RedisServer::start();
-    let (connection, script) = (open(&server.url(), PATIENT), sync_buckets());
+    let (connection, script) = (open(&server.url(), PATIENT), Script::sync_buckets());
     let dice = &mut Dice(2);
     let (mut asked, mut applied, mut lent) = (0, 0, 0);
     for life in 0..24 {
@@ -275,7 +271,7 @@ async fn the_script_answers_and_keeps_what_the_book_does() {
             now = next_time(dice, now);
             let messages: Vec<_> = twins.iter_mut().map(|t| t.message(dice, now)).collect();
             let named: Vec<_> = twins.iter().zip(&messages).map(|(t, m)| (&t.name[..], *m)).collect();
-            let answers = ask(&connection, &script, now, &named).await;
+            let answers = ask(&connection, script, now, &named).await;
             let names: Vec<_> = twins.iter().map(|t| t.name.clone()).collect();
             let kept = state(&connection, &names.iter().map(|n| &n[..]).collect::<Vec<_>>()).await;
             for (i, twin) in twins.iter_mut().enumerate() {
