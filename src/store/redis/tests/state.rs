@@ -1,9 +1,6 @@
 //! What a bucket's key may hold that is not a bucket, and how its state lives and ends in Redis.
 
-use super::{
-    twin::{ask, sync_buckets},
-    *,
-};
+use super::{twin::ask, *};
 use crate::{
     lease::{InstanceId, Lost, Need, Numbers, Outcome, Reply, Sync, Total},
     rate::Rate,
@@ -44,14 +41,13 @@ fn needs_one() -> Sync {
 struct World {
     server: RedisServer,
     connection: Connection,
-    script: Script,
 }
 
 impl World {
     fn new(options: &[&str]) -> World {
         let server = RedisServer::with_options(options);
         let connection = open(&server.url(), PATIENT);
-        World { server, connection, script: sync_buckets() }
+        World { server, connection }
     }
 
     /// Asks about each key, by the server's clock.
@@ -61,7 +57,7 @@ impl World {
             Some((b'E', words)) => Err(fault::of_bucket(&String::from_utf8_lossy(words))),
             _ => wire::unpack(bytes),
         };
-        ask(&self.connection, &self.script, 0, &messages).await.iter().map(read).collect()
+        ask(&self.connection, Script::sync_buckets(), 0, &messages).await.iter().map(read).collect()
     }
 
     async fn one(&self, key: &str, sync: Sync) -> Reply {
