@@ -3,7 +3,7 @@
 mod book;
 mod message;
 
-pub use book::Book;
+pub(crate) use book::Book;
 #[cfg(feature = "redis")]
 pub(crate) use book::bounded;
 #[cfg(test)]
