@@ -85,7 +85,7 @@ impl Record {
 
 /// The state of one bucket. By default there is none: the bucket is full when it is first asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Book {
+pub(crate) struct Book {
     header: Option<Header>,
     /// By instance, rising.
     records: Vec<Record>,
@@ -116,7 +116,7 @@ impl Book {
     /// # Cost
     /// Flat, but for a search among the records; all of them are read when a lease has ended, at
     /// most once in 250 ms.
-    pub fn apply(&mut self, sync: &Sync, now: Micros) -> Reply {
+    pub(crate) fn apply(&mut self, sync: &Sync, now: Micros) -> Reply {
         let (sync, raw) = (&bounded(sync), now.min(NEVER));
         if sync.peek {
             return self.clone().look(sync, raw);
@@ -192,7 +192,7 @@ impl Book {
     /// When this state may be forgotten: by then the bucket is full, no lease is out, and no late
     /// message can come. Zero when there is nothing to forget.
     #[must_use]
-    pub fn expires_at(&self) -> Micros {
+    pub(crate) fn expires_at(&self) -> Micros {
         self.expires_at
     }
 

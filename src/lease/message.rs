@@ -44,7 +44,8 @@ pub struct Total {
 /// What a bucket starts with when its state was lost (wiped or evicted, not merely expired).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lost {
-    /// Nothing: the bound holds over the loss, at the price of a slow start.
+    /// Nothing: a slow start, and at most what was lent when it was lost more than the bound. (A sender
+    /// that never knew the bucket may be the first to create it: then as `Full`.)
     #[default]
     Empty,
     /// A full bucket: no slow start, and up to one burst more than the bound.

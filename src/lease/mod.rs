@@ -4,7 +4,7 @@ mod book;
 mod message;
 mod sizing;
 
-pub use book::Book;
+pub(crate) use book::Book;
 #[cfg(feature = "redis")]
 pub(crate) use book::bounded;
 #[cfg(test)]

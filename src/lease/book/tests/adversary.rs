@@ -6,6 +6,7 @@
 
 use super::*;
 
+mod richer;
 mod traces;
 
 const MILLI: u64 = 1_000;
@@ -203,8 +204,7 @@ impl World {
     /// The lowest level of one reference bucket that admits all this, in millionths of a token;
     /// below zero the bound is broken.
     fn judge(&mut self) -> i64 {
-        // What comes back comes first; ties are settled in favour of the accused.
-        self.admitted.sort_by_key(|(t, n)| (*t, n.signum()));
+        self.admitted.sort_by_key(|(t, _)| *t); // stable: at one time, as it happened
         let (rate, full) = (self.numbers.rate, self.numbers.burst as i64 * 1_000_000);
         let per_micro = (rate.count() * 1_000_000 / rate.period()) as i64;
         let (mut level, mut last, mut worst) = (full, 0, 0);

@@ -5,7 +5,7 @@
   returns    an answer for each bucket: packed, see ANSWER (and NUMBERS, when a higher revision is in force),
              or "E" and the reason, when that bucket alone failed
   twin: src/lease/book.rs, step by step. Numbers are whole, and exact in doubles: below 2^53. ]]
-local call, pack, unpack, floor = redis.call, struct.pack, struct.unpack, math.floor
+local call, pack, unpack, floor, format = redis.call, struct.pack, struct.unpack, math.floor, string.format
 
 -- flags (1 look, 2 start full when lost), instance, generation, draw, revision, rate (whole tokens a µs,
 -- and part / period), burst, epoch, seq, born, not_after, used, hold, age, need (cost, count), want, demand,
@@ -106,6 +106,9 @@ local function earlier(a, b)
   if a[1] ~= b[1] then return a[1] < b[1] end
   return a[2] and not b[2] -- at one time, ends come before the sender's last spending
 end
+
+-- The last time to live, as text: the same for most buckets of a batch, and dear to format.
+local ttl_said, ttl_text
 
 local function apply(key, message, raw)
   local flags, me, generation, draw, revision, whole, part, period, burst, epoch, seq, born, not_after, used, hold,
@@ -346,7 +349,8 @@ local function apply(key, message, raw)
       if forgotten[i] ~= me then call("HDEL", key, forgotten[i]) end
     end
   end
-  call("PEXPIRE", key, ttl)
+  if ttl ~= ttl_said then ttl_said, ttl_text = ttl, format("%d", ttl) end
+  call("PEXPIRE", key, ttl_text)
 
   local retry_after = 0
   if given < count or (want > 0 and grant == 0) then

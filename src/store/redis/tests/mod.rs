@@ -16,6 +16,7 @@ mod breaking;
 mod buckets;
 mod connecting;
 mod scripts;
+mod state;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
 mod twin;

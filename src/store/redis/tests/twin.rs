@@ -271,7 +271,7 @@ async fn the_script_answers_and_keeps_what_the_book_does() {
             now = next_time(dice, now);
             let messages: Vec<_> = twins.iter_mut().map(|t| t.message(dice, now)).collect();
             let named: Vec<_> = twins.iter().zip(&messages).map(|(t, m)| (&t.name[..], *m)).collect();
-            let answers = ask(&connection, &script, now, &named).await;
+            let answers = ask(&connection, script, now, &named).await;
             let names: Vec<_> = twins.iter().map(|t| t.name.clone()).collect();
             let kept = state(&connection, &names.iter().map(|n| &n[..]).collect::<Vec<_>>()).await;
             for (i, twin) in twins.iter_mut().enumerate() {
