@@ -85,6 +85,10 @@ pub(super) struct World {
     asked: Vec<Sync>,
     answered: Vec<Option<Reply>>,
     admitted: Vec<(u64, i64)>,
+    /// How far the authority's clock is behind the true time.
+    behind: u64,
+    /// All that the authority ever granted, gave or took back.
+    let_go: u64,
 }
 
 impl World {
@@ -99,6 +103,8 @@ impl World {
             asked: Vec::with_capacity(32),
             answered: Vec::with_capacity(32),
             admitted: Vec::with_capacity(64),
+            behind: 0,
+            let_go: 0,
         }
     }
 
@@ -159,7 +165,8 @@ impl World {
     /// What the authority gives at once is admitted at once.
     fn arrive(&mut self, question: usize, t: u64) -> usize {
         let sync = self.asked[question];
-        let reply = self.book.apply(&sync, Micros(t));
+        let reply = self.book.apply(&sync, Micros(t - self.behind));
+        self.let_go += reply.grant + reply.given * sync.need.cost;
         if reply.given > 0 {
             self.admitted.push((t, (reply.given * sync.need.cost) as i64));
         }
