@@ -5,11 +5,13 @@
 
 mod cell;
 mod front;
+mod governed;
 mod keyed;
 mod purse;
 mod registry;
 mod tier;
 
 pub(crate) use cell::{Cell, Look};
+pub(crate) use governed::{Governed, Judged, States, share};
 pub(crate) use registry::Saturated;
 pub(crate) use tier::{Bell, Counts, Local, Tier};
