@@ -12,6 +12,5 @@ mod registry;
 mod tier;
 
 pub(crate) use cell::{Cell, Look};
-pub(crate) use governed::{Governed, Judged, States, share};
-pub(crate) use registry::Saturated;
-pub(crate) use tier::{Bell, Counts, Local, Tier};
+pub(crate) use governed::{Governed, Quota, Verdict};
+pub(crate) use tier::{Bell, Local, Tier};

@@ -1,6 +1,6 @@
 use super::*;
 use crate::key::LongKeys;
-use Judged::{Allowed, Denied, Never};
+use Verdict::{Allowed, Denied, Never};
 
 fn key(text: &str) -> Key<'_> {
     Key::new(text.as_bytes(), LongKeys::Hash).expect("no long keys here")
@@ -10,8 +10,35 @@ fn rate(count: u64, micros: u64) -> Rate {
     Rate::per_micros(count, Micros(micros)).expect("a fair rate")
 }
 
-fn limit(rate: Rate, burst: u64, clock: &Clock) -> Governed {
-    Governed::new(0, rate, burst, clock.clone(), States::new(1_000)).expect("fair numbers")
+/// One rule of a gate that has a thousand places.
+struct Limit {
+    governed: Arc<Governed>,
+    quota: Quota,
+    rule: u32,
+}
+
+impl Limit {
+    fn of(quota: Quota, clock: &Clock, keys_max: usize) -> Limit {
+        Limit { governed: Arc::new(Governed::new(clock.clone(), keys_max)), quota, rule: 0 }
+    }
+
+    fn check(&self, key: &Key<'_>, cost: u64) -> Verdict {
+        self.governed.check(self.rule, key, cost, &self.quota)
+    }
+
+    fn peek(&self, key: &Key<'_>, cost: u64) -> Verdict {
+        self.governed.known(self.rule, key, cost, &self.quota)
+    }
+
+    fn changed(&self, rate: Rate, burst: u64) -> Limit {
+        let quota = Quota::new(rate, burst).expect("fair numbers");
+        self.governed.requote(self.rule, &self.quota, &quota);
+        Limit { governed: self.governed.clone(), quota, rule: self.rule }
+    }
+}
+
+fn limit(rate: Rate, burst: u64, clock: &Clock) -> Limit {
+    Limit::of(Quota::new(rate, burst).expect("fair numbers"), clock, 1_000)
 }
 
 fn ms(millis: u64) -> Micros {
@@ -19,7 +46,7 @@ fn ms(millis: u64) -> Micros {
 }
 
 /// How many of `asked` single tokens are given now.
-fn given(limit: &Governed, asked: u64) -> u64 {
+fn given(limit: &Limit, asked: u64) -> u64 {
     (0..asked).filter(|_| matches!(limit.check(&key("k"), 1), Allowed { .. })).count() as u64
 }
 
@@ -58,7 +85,7 @@ fn a_peek_stores_nothing() {
     let limit = limit(rate(5, 1_000_000), 5, &Clock::manual());
     assert_eq!(limit.peek(&key("k"), 5), Allowed { remaining: 5 });
     assert_eq!(limit.check(&key("k"), 0), Allowed { remaining: 5 });
-    assert_eq!(limit.states.len(), 0);
+    assert_eq!(limit.governed.counts().keys, 0);
 }
 
 #[test]
@@ -66,7 +93,6 @@ fn a_cost_above_the_burst_never_passes_and_changes_nothing() {
     let limit = limit(rate(5, 1_000_000), 5, &Clock::manual());
     for cost in [6, u64::from(u32::MAX), u64::from(u32::MAX) + 1, u64::MAX] {
         assert_eq!(limit.check(&key("k"), cost), Never);
-        assert_eq!(limit.peek(&key("k"), cost), Never);
     }
     assert_eq!(limit.check(&key("k"), 5), Allowed { remaining: 0 });
 }
@@ -108,8 +134,7 @@ fn a_drained_key_gets_nothing_while_no_time_passes() {
 #[test]
 fn numbers_that_would_overflow_or_lose_more_than_a_hundredth_are_refused_with_a_reason() {
     let refused = |rate, burst| {
-        let made = Governed::new(0, rate, burst, Clock::manual(), States::new(10));
-        let error = made.err().expect("must be refused");
+        let error = Quota::new(rate, burst).expect_err("must be refused");
         assert_eq!(error.kind(), ErrorKind::Config);
         error.to_string()
     };
@@ -123,29 +148,28 @@ fn numbers_that_would_overflow_or_lose_more_than_a_hundredth_are_refused_with_a_
         (rate(3, 1_000_000), 1),
         (rate(9_900_991, 1_000_000), 1),
     ] {
-        assert!(Governed::new(0, rate, burst, Clock::manual(), States::new(10)).is_ok(), "{rate:?} {burst}");
+        assert!(Quota::new(rate, burst).is_ok(), "{rate:?} {burst}");
     }
 }
 
 #[test]
-fn where_numbers_do_not_fit_at_most_stays_below_them() {
+fn where_numbers_do_not_fit_a_share_stays_below_them() {
     let clock = Clock::manual();
-    let states = States::new(10);
-    let slow = Governed::at_most(0, rate(1, PERIOD_MAX.0), u64::MAX, clock.clone(), states.clone());
-    assert_eq!(slow.check(&key("k"), 1 << 40), Never);
-    let fast = Governed::at_most(1, rate(700_000_000, 1_000_000), 100, clock.clone(), states);
-    assert_eq!(given(&fast, 1_000), 100);
+    let of = |rate, burst| Limit::of(Quota::share(rate, burst, 1).expect("one member"), &clock, 10);
+    assert_eq!(of(rate(1, PERIOD_MAX.0), u64::MAX).check(&key("k"), 1 << 40), Never);
+    let fast = of(rate(700_000_000, 1_000_000), 1_000);
+    assert_eq!(given(&fast, 5_000), 1_000);
     clock.advance(Micros(1));
-    assert!(given(&fast, 1_000) <= 100);
+    assert!((1..=700).contains(&given(&fast, 5_000)));
+    assert!(Quota::share(rate(1, 1), 1, 0).is_err());
 }
 
 // A rate that a clock of milliseconds cannot see: 10,000/s with a burst of 1.
 #[test]
 fn a_small_burst_goes_by_the_precise_clock() {
     let clock = Clock::manual();
-    assert!(limit(rate(10_000, 1_000_000), 1, &clock).quick.is_none());
-    assert!(limit(rate(10_000, 1_000_000), 199, &clock).quick.is_none());
-    assert!(limit(rate(10_000, 1_000_000), 200, &clock).quick.is_some());
+    assert!(Quota::new(rate(10_000, 1_000_000), 199).is_ok_and(|quota| quota.span() < PRECISE_BELOW));
+    assert!(Quota::new(rate(10_000, 1_000_000), 200).is_ok_and(|quota| quota.span() >= PRECISE_BELOW));
     let limit = limit(rate(10_000, 1_000_000), 1, &clock);
     let mut passed = 0;
     for _ in 0..10_000 {
@@ -179,17 +203,24 @@ fn new_numbers_keep_what_each_key_has() {
     assert_eq!(before.check(&key("k"), 6), Allowed { remaining: 4 });
     assert_eq!(before.check(&key("empty"), 10), Allowed { remaining: 0 });
     // A thousand times faster: who was empty is not locked out for the old second.
-    let fast = before.changed(rate(10_000, 1_000_000), 10).expect("fair numbers");
+    let fast = before.changed(rate(10_000, 1_000_000), 10);
     assert_eq!(fast.peek(&key("k"), 0), Allowed { remaining: 4 });
     assert_eq!(fast.peek(&key("empty"), 1), Denied { wait: Micros(100), remaining: 0 });
     // And a thousand times slower: nobody gets a burst for nothing.
-    let slow = fast.changed(rate(1, 1_000_000), 10).expect("fair numbers");
+    let slow = fast.changed(rate(1, 1_000_000), 10);
     assert_eq!(slow.peek(&key("k"), 0), Allowed { remaining: 4 });
     assert_eq!(slow.peek(&key("empty"), 1), Denied { wait: ms(1_000), remaining: 0 });
     // A lower burst takes away no more than there is.
-    let small = slow.changed(rate(1, 1_000_000), 2).expect("fair numbers");
+    let small = slow.changed(rate(1, 1_000_000), 2);
     assert_eq!(small.peek(&key("k"), 1), Denied { wait: ms(1_000), remaining: 0 });
-    assert!(small.changed(rate(1, 1_000_000), 0).is_err());
+    // Even where nobody walked the states, nobody is shut out for longer than the burst takes.
+    let walked = limit(rate(1, 60_000_000), 10, &clock);
+    assert_eq!(given(&walked, 10), 10);
+    let quota = Quota::new(rate(1_000, 1_000_000), 10).expect("fair numbers");
+    let unwalked = Limit { governed: walked.governed.clone(), quota, rule: 0 };
+    assert_eq!(unwalked.peek(&key("k"), 1), Denied { wait: ms(1), remaining: 0 });
+    assert_eq!(unwalked.check(&key("k"), 10), Denied { wait: ms(10), remaining: 0 });
+    assert_eq!(unwalked.check(&key("k"), 1), Denied { wait: ms(1), remaining: 0 });
 }
 
 // case A-24: ten members together admit what one would.
@@ -223,8 +254,8 @@ fn a_share_is_exact_or_below_and_never_nothing() {
 fn memory_is_bounded_and_idle_keys_make_room() {
     const CAP: usize = 100_000;
     let clock = Clock::manual();
-    let states = States::new(CAP);
-    let limit = Governed::new(0, rate(1_000, 1_000_000), 100, clock.clone(), states.clone()).expect("fair numbers");
+    let limit = Limit::of(Quota::new(rate(1_000, 1_000_000), 100).expect("fair numbers"), &clock, CAP);
+    let states = &limit.governed;
     let (mut saturated, mut most) = (0_u64, 0);
     for n in 0..3_000_000_u64 {
         // 90,000 new keys a second: all the room is used before the next sweep at times.
@@ -233,8 +264,8 @@ fn memory_is_bounded_and_idle_keys_make_room() {
         }
         let name = n.to_le_bytes();
         let judged = limit.check(&Key::new(&name, LongKeys::Hash).expect("short"), 1);
-        saturated += u64::from(judged == Judged::Saturated);
-        most = most.max(states.len());
+        saturated += u64::from(judged == Verdict::Saturated);
+        most = most.max(states.spots.len());
     }
     assert!(most <= CAP, "{most}");
     assert_eq!(saturated, 0);
@@ -250,16 +281,17 @@ fn memory_is_bounded_and_idle_keys_make_room() {
 #[test]
 fn at_the_cap_a_new_key_is_told_so_and_the_old_ones_stay() {
     let clock = Clock::manual();
-    let states = States::new(2);
-    let limit = Governed::new(0, rate(1, 1_000_000), 1, clock.clone(), states.clone()).expect("fair numbers");
+    let limit = Limit::of(Quota::new(rate(1, 1_000_000), 1).expect("fair numbers"), &clock, 2);
     for name in ["a", "b"] {
         assert_eq!(limit.check(&key(name), 1), Allowed { remaining: 0 });
     }
-    assert_eq!(limit.check(&key("c"), 1), Judged::Saturated);
+    assert_eq!(limit.check(&key("c"), 1), Verdict::Saturated);
     assert!(matches!(limit.check(&key("a"), 1), Denied { .. }));
     clock.advance(Micros::from_secs(1));
     assert_eq!(limit.check(&key("c"), 1), Allowed { remaining: 0 });
-    assert!(states.len() <= 2);
+    let counts = limit.governed.counts();
+    assert_eq!((counts.admitted, counts.denied, counts.saturated), (3, 1, 1));
+    assert!(counts.keys <= 2);
 }
 
 #[test]
