@@ -287,7 +287,12 @@ fn lend(head: &mut Header, sync: &Sync, hold: u64, demand_before: u64) -> (u64, 
     // In doubles, in the order in which the twin does it.
     let all = (head.bucket.tokens + head.out as i64) as f64;
     let share = (all * sync.demand as f64 / head.demand as f64).floor() as i64 - hold as i64;
-    let grant = sync.want.min(free(head)).min(share.max(0) as u64);
+    let cost = sync.need.cost.max(1);
+    // A share below one request's cost would never serve one: so much may be had by whoever asks.
+    let fair = if hold + sync.want <= cost { sync.want } else { share.max(0) as u64 };
+    let most = sync.want.min(free(head)).min(fair);
+    // Whole requests only: pieces too small for one would lie about in every instance.
+    let grant = most.saturating_sub((hold + most) % cost);
     head.bucket.tokens -= grant as i64;
     head.out = (head.out + grant).min(SUM_MAX);
     (given, grant)

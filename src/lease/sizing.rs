@@ -24,6 +24,8 @@ pub(crate) struct Situation {
     pub(crate) horizon: Micros,
     /// Life of a lease: the longest horizon.
     pub(crate) ttl: Micros,
+    /// How long this instance has asked for the bucket.
+    pub(crate) known_for: Micros,
     /// By how much the want was raised because holds ran dry; at least 1.
     pub(crate) boost: f64,
 }
@@ -45,7 +47,10 @@ impl Situation {
         // Where tokens abound, lend for a whole life, as long as all members together take no
         // more than a quarter of the burst. Elsewhere for the horizon, and a hold that ran dry
         // doubles it up to a life.
-        let life = self.demand * self.ttl.as_secs_f64();
+        // What is lent and spent counts as lent until it is told, and a bucket that is thought to be
+        // full does not refill: so a new acquaintance is lent little, and told of soon.
+        let patience = Micros::from_millis(20).plus(self.known_for).plus(self.known_for);
+        let life = self.demand * self.ttl.min(patience).as_secs_f64();
         let near = (self.demand * self.horizon.as_secs_f64() * self.boost).min(life);
         let part = self.burst / (4 * members);
         let tokens = if self.is_ample() { near.max(life.min(part as f64)) } else { near };
@@ -81,6 +86,7 @@ mod tests {
         free: 0,
         horizon: Micros::from_millis(100),
         ttl: Micros::from_secs(10),
+        known_for: Micros::from_secs(60),
         boost: 1.0,
     };
 
@@ -100,6 +106,14 @@ mod tests {
         assert_eq!(Situation { burst: 8, ..CALM }.target(), 8);
         assert_eq!(Situation { burst: 39, cost: 5, ..CALM }.target(), 0);
         assert_eq!(Situation { burst: 43, cost: 5, ..CALM }.target(), 40, "whole costs only");
+    }
+
+    #[test]
+    fn a_new_acquaintance_is_lent_little() {
+        let new = Situation { known_for: Micros::ZERO, ..CALM };
+        assert_eq!(new.target(), 100, "20 ms of demand");
+        assert_eq!(Situation { known_for: Micros::from_millis(20), ..new }.target(), 300);
+        assert_eq!(Situation { known_for: Micros::from_secs(1), ..new }.target(), 500);
     }
 
     #[test]

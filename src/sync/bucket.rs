@@ -73,6 +73,7 @@ pub(super) struct Bucket {
     pub(super) turned_away: u64,
     pub(super) active_at: Micros,
     pub(super) next_at: Micros,
+    made_at: Micros,
     /// When a cached denial is asked about again.
     pub(super) deny_until: Micros,
     pub(super) short: bool,
@@ -114,6 +115,7 @@ impl Bucket {
             activity: 0,
             turned_away: 0,
             active_at: now,
+            made_at: now,
             next_at: Micros::ZERO,
             deny_until: Micros::ZERO,
             short: false,
@@ -240,7 +242,7 @@ impl Bucket {
     }
 
     /// What the sizing has to know. `stretch` is at least 1 and grows with the load on the authority.
-    pub(super) fn situation(&self, terms: &Terms, members: u32, stretch: f64) -> Situation {
+    pub(super) fn situation(&self, terms: &Terms, members: u32, stretch: f64, now: Micros) -> Situation {
         Situation {
             burst: terms.numbers.burst,
             rate: terms.numbers.rate.per_second(),
@@ -250,6 +252,7 @@ impl Bucket {
             free: self.free,
             horizon: Micros((terms.horizon.0 as f64 * stretch) as u64),
             ttl: terms.lease_ttl,
+            known_for: now.minus(self.made_at),
             boost: f64::from(self.boost),
         }
     }

@@ -359,7 +359,7 @@ impl Engine {
         }
         bucket.cell.set_hot(bucket.demand.per_second() > HOT);
 
-        let situation = bucket.situation(&terms, members, self.stretch);
+        let situation = bucket.situation(&terms, members, self.stretch, now);
         let target = if terms.mode == Mode::Leased { situation.target() } else { 0 };
         let low = if target > 0 { situation.low(round_trip, terms.cadence).max(bucket.cost) } else { 0 };
         bucket.cell.set_low(low);
@@ -577,11 +577,11 @@ impl Engine {
         let (need, waiting) = bucket.take_prefix(NEED_MAX);
         let pool = bucket.look(now).pool;
         // Pieces too small for what waits would lie about in every instance: back they go.
-        if closing || idle || (need.count > 0 && pool < need.cost) {
+        if closing || idle || pool < need.cost || (bucket.turned_away > 0 && pool < bucket.cost) {
             bucket.give_back();
         }
         let look = bucket.look(now);
-        let situation = bucket.situation(&terms, members, self.stretch);
+        let situation = bucket.situation(&terms, members, self.stretch, now);
         let mut target = match terms.mode {
             Mode::Leased if !closing && !idle => situation.target(),
             _ => 0,

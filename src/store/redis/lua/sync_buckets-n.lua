@@ -315,9 +315,14 @@ local function apply(key, message, raw)
   all_demand = (all_demand > demand_before and all_demand - demand_before or 0) + demand
   if all_demand > SUM_MAX then all_demand = SUM_MAX end
   if want > 0 and given == count then
-    grant = floor((tokens + out) * demand / all_demand) - hold
+    local piece = cost > 1 and cost or 1
+    -- A share below one request's cost would never serve one: so much may be had by whoever asks.
+    grant = hold + want <= piece and want or floor((tokens + out) * demand / all_demand) - hold
     if grant > want then grant = want end
     if grant > tokens then grant = tokens end
+    if grant < 0 then grant = 0 end
+    -- Whole requests only: pieces too small for one would lie about in every instance.
+    grant = grant - (hold + grant) % piece
     if grant < 0 then grant = 0 end
     tokens, out = tokens - grant, out + grant
     if out > SUM_MAX then out = SUM_MAX end
