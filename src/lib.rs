@@ -32,7 +32,7 @@ pub use limiter::{Bound, KeyHandle, Limiter, Saturated, Scope};
 pub use observe::{Event, Link, Observer};
 pub use rate::{PERIOD_MAX, RATE_PER_SECOND_MAX, Rate, RateError};
 pub use rule::{Cold, Mode, Outage, Rule};
+pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisStore, RedisStoreBuilder};
-pub use store::{MemoryStore, Store};
 pub use time::Micros;

@@ -12,7 +12,7 @@ pub use self::memory::MemoryStore;
 // In full: tests/floors.rs takes a path that begins with the crate's name for the crate.
 #[cfg(feature = "redis")]
 pub use crate::store::redis::{RedisStore, RedisStoreBuilder};
-pub(crate) use op::{Answers, Batch, Beat, MEMBER_LIFE};
+pub(crate) use op::{Answers, Batch, Beat};
 
 use crate::{error::Error, key::BucketName, lease::InstanceId};
 use std::time::Duration;

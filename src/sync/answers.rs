@@ -17,13 +17,7 @@ use crate::{
 
 impl Engine {
     /// A batch came back, with an answer for each of its questions or without any.
-    pub(super) fn answered(
-        &mut self,
-        id: u64,
-        result: Result<Answers, Error>,
-        now: Micros,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn answered(&mut self, id: u64, result: Result<Answers, Error>, now: Micros, effects: &mut Vec<Effect>) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let was_down = self.road.is_down();
         match result {

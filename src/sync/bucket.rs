@@ -14,6 +14,10 @@ use crate::{
 };
 use std::{collections::VecDeque, sync::Arc};
 
+/// An epoch in which so much was granted ends, so that its totals stay exact in Lua. What is held then is
+/// lost; at ten million tokens a second that is once in a year.
+const GRANTED_MAX: u64 = 1 << 48;
+
 /// Somebody who waits for tokens.
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -177,6 +181,11 @@ impl Bucket {
     pub(super) fn give_back(&mut self) {
         let pool = self.cell.empty_pool();
         self.granted = self.granted.saturating_sub(pool);
+    }
+
+    /// Whether the epoch has to end: its lease has, or its totals grow too large for Lua.
+    pub(super) fn is_over(&self, now: Micros) -> bool {
+        (self.lease_end != Micros::ZERO && now >= self.lease_end) || self.granted > GRANTED_MAX
     }
 
     /// Begins a new epoch with empty hands: the lease is over, or was never there.

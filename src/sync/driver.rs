@@ -256,8 +256,7 @@ impl Round {
                     }
                     Effect::Beat { leave: false } => {
                         let (connection, members) = (connection.clone(), members.clone());
-                        under_way
-                            .spawn(async move { Input::Beaten(connection.beat(&members, instance, false).await) });
+                        under_way.spawn(async move { Input::Beaten(connection.beat(&members, instance, false).await) });
                     }
                     Effect::Beat { leave: true } => {
                         let leave = connection.beat(&members, instance, true);
@@ -369,4 +368,3 @@ fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".to_owned())
 }
-

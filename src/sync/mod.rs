@@ -5,9 +5,9 @@ mod bucket;
 mod driver;
 mod link;
 mod message;
-mod turn;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod waiter;
 
 pub(crate) use driver::Driver;

@@ -259,8 +259,9 @@ impl Pacer {
 fn load(instances: usize, rate: u64, burst: u64, cost: u64, factor: f64, waits: bool) -> (f64, f64) {
     let rule = Rule::token_bucket(rate, Duration::from_secs(1)).burst(burst);
     let mut world = World::new(instances, &[rule]);
-    let mut pacers: Vec<_> =
-        (0..instances).map(|node| Pacer::new(rate as f64 * factor / (instances as u64 * cost) as f64, node as f64 / instances as f64)).collect();
+    let mut pacers: Vec<_> = (0..instances)
+        .map(|node| Pacer::new(rate as f64 * factor / (instances as u64 * cost) as f64, node as f64 / instances as f64))
+        .collect();
     let span = Micros::from_secs(4);
     let end = world.clock.now().plus(span);
     let mut central = Reference::new(world.terms[0].numbers.rate, burst);
@@ -331,4 +332,3 @@ fn an_error_kind_reaches_those_who_wait() {
     world.run(Micros::from_millis(5));
     assert_eq!(world.admitted(), 1, "back on the shared state by itself");
 }
-

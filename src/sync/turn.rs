@@ -341,7 +341,7 @@ impl Engine {
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
         let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).copied() else { return };
 
-        if bucket.lease_end != Micros::ZERO && now >= bucket.lease_end {
+        if bucket.is_over(now) {
             self.epoch += 1;
             bucket.renew_epoch(self.epoch);
         }
@@ -387,7 +387,10 @@ impl Engine {
             if !bucket.ready {
                 bucket.ready = true;
                 let (tag, needed) = (self.tag_of(index), needs);
-                self.queue(tag, |queue| if needed { queue.needed.push_back(index) } else { queue.ahead.push_back(index) });
+                self.queue(
+                    tag,
+                    |queue| if needed { queue.needed.push_back(index) } else { queue.ahead.push_back(index) },
+                );
             }
         } else if pending {
             next = next.min(bucket.next_at);
@@ -396,8 +399,8 @@ impl Engine {
             // The second look sees what was spent or refused before the flag was cleared.
             bucket.cell.uncall();
             let again = bucket.look(now);
-            let missed = (again.hold < low && bucket.activity > 0)
-                || (bucket.turned_away > 0 && again.hold < bucket.cost);
+            let missed =
+                (again.hold < low && bucket.activity > 0) || (bucket.turned_away > 0 && again.hold < bucket.cost);
             if missed && terms.mode == Mode::Leased && bucket.deny_until == Micros::ZERO && bucket.cell.mark_called() {
                 next = next.min(bucket.next_at.max(now.plus(Micros(1))));
             }
@@ -569,7 +572,7 @@ impl Engine {
             return None;
         }
         let terms = self.settings.rules.get(bucket.cell.rule() as usize).copied()?;
-        if bucket.lease_end != Micros::ZERO && now >= bucket.lease_end {
+        if bucket.is_over(now) {
             self.epoch += 1;
             bucket.renew_epoch(self.epoch);
         }
@@ -721,4 +724,3 @@ fn serve(bucket: &mut Bucket, mut look: crate::local::Look, now: Micros) -> crat
 pub(super) fn bucket_event(rule: &'static str, kind: ErrorKind, message: String) -> Event {
     Event::Bucket { rule: rule.to_owned(), kind, message }
 }
-

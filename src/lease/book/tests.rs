@@ -355,7 +355,7 @@ fn a_clock_that_jitters_never_runs_back() {
 #[test]
 fn after_a_step_back_everything_moves_along() {
     let mut book = Book::default();
-    book.apply(&Sync { want: 3, need: need(7, 1), ..hello() }, at(100 * SECOND));
+    book.apply(&Sync { want: 3, need: need(1, 7), ..hello() }, at(100 * SECOND));
     let other = Sync { instance: InstanceId(2), ..hello() };
     let reply = book.apply(&other, at(40 * SECOND));
     assert_eq!((reply.now, reply.free), (at(40 * SECOND), 0));
@@ -453,4 +453,25 @@ fn absurd_fields_neither_panic_nor_give() {
             }
         }
     }
+}
+
+#[test]
+fn a_lease_is_whole_requests() {
+    let mut book = Book::default();
+    let five = Need { cost: 5, count: 0 };
+    let reply = book.apply(&Sync { want: 9, need: five, ..hello() }, at(0));
+    assert_eq!((reply.grant, reply.free), (5, 5));
+    // Four more would make nine in hand: of no use before there are ten.
+    let reply = book.apply(&Sync { seq: 2, hold: 5, want: 4, need: five, ..hello() }, at(0));
+    assert_eq!((reply.grant, reply.free), (0, 5));
+}
+
+#[test]
+fn one_request_is_not_cut_by_a_share_that_would_never_serve_it() {
+    let mut book = Book::default();
+    let crowd = Sync { demand: 1_000_000, ..hello() };
+    book.apply(&crowd, at(0));
+    let small = Sync { instance: InstanceId(2), demand: 1, need: Need { cost: 3, count: 0 }, ..hello() };
+    assert_eq!(book.apply(&Sync { want: 3, ..small }, at(0)).grant, 3);
+    assert_eq!(book.apply(&Sync { want: 6, hold: 3, seq: 2, used: 0, ..small }, at(0)).grant, 0);
 }
