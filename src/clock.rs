@@ -15,7 +15,7 @@ use std::{
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How often the coarse hand moves.
-pub const COARSE_TICK: Duration = Duration::from_millis(1);
+pub(crate) const COARSE_TICK: Duration = Duration::from_millis(1);
 
 /// Where every clock starts, so that "a while ago" is a time too.
 const ORIGIN: Micros = Micros::from_secs(1_000);

@@ -1,7 +1,6 @@
 //! Two hashes: a quick one for maps in this process, a stable one that all instances agree on.
 
-use crate::error::{Error, ErrorKind};
-use foldhash::fast::RandomState;
+pub(crate) use foldhash::fast::RandomState;
 use std::{hash::BuildHasher, sync::OnceLock};
 
 /// The hash of a key within a rule, for maps of this process only: seeded anew each run, so that no
@@ -32,8 +31,8 @@ pub(crate) fn stable(parts: &[&[u8]]) -> u64 {
 ///
 /// # Errors
 /// When the system has no randomness to give.
-pub(crate) fn random() -> Result<u64, Error> {
-    getrandom::u64().map_err(|e| Error::new(ErrorKind::Config, format!("no randomness from the system: {e}")))
+pub(crate) fn random() -> Result<u64, String> {
+    getrandom::u64().map_err(|e| format!("no randomness from the system: {e}"))
 }
 
 #[cfg(test)]

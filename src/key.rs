@@ -70,11 +70,11 @@ impl<'a> Key<'a> {
 
 /// A bucket's name in the authority: the whole Redis key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BucketName(Box<[u8]>);
+pub(crate) struct BucketName(Box<[u8]>);
 
 impl BucketName {
     /// The name of these bytes.
-    pub fn from_bytes(bytes: impl Into<Box<[u8]>>) -> BucketName {
+    pub(crate) fn from_bytes(bytes: impl Into<Box<[u8]>>) -> BucketName {
         BucketName(bytes.into())
     }
 }
@@ -88,7 +88,7 @@ impl Deref for BucketName {
 
 /// Prefix and number of tags: what makes the names of one gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeySpace {
+pub(crate) struct KeySpace {
     prefix: String,
     tags: u16,
 }
@@ -99,7 +99,7 @@ impl KeySpace {
     /// # Errors
     /// A prefix that is empty, longer than 128 bytes or has a brace, white space or a control
     /// character in it; no tags or more than 16,384.
-    pub fn new(prefix: &str, tags: u16) -> Result<KeySpace, Error> {
+    pub(crate) fn new(prefix: &str, tags: u16) -> Result<KeySpace, Error> {
         let bad = |c: char| c == '{' || c == '}' || c.is_whitespace() || c.is_control();
         if prefix.is_empty() || prefix.len() > 128 || prefix.contains(bad) {
             let message = "key prefix: 1 to 128 bytes without braces, white space or control characters";

@@ -202,7 +202,7 @@ impl Builder {
                     self.observer.event(&Event::Warning { message: message.to_owned() });
                 }
                 let settings = Settings {
-                    instance: InstanceId(hash::random()? % (EXACT_MAX - 1) + 1),
+                    instance: InstanceId(hash::random().map_err(|e| config(&e))? % (EXACT_MAX - 1) + 1),
                     keys,
                     rules: terms.clone(),
                     instances: self.instances,

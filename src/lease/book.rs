@@ -197,11 +197,13 @@ impl Book {
     }
 
     /// What is known about the bucket; `None` when it is absent.
+    #[cfg(test)]
     pub(crate) fn header(&self) -> Option<&Header> {
         self.header.as_ref()
     }
 
     /// What is known about each instance, in the order of their ids.
+    #[cfg(test)]
     pub(crate) fn records(&self) -> &[Record] {
         &self.records
     }

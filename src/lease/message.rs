@@ -6,39 +6,39 @@
 use crate::{rate::Rate, time::Micros};
 
 /// Above this no number in a message goes: Lua's numbers are doubles and exact only up to here.
-pub const EXACT_MAX: u64 = 1 << 53;
+pub(crate) const EXACT_MAX: u64 = 1 << 53;
 
 /// The numbers of a token bucket as one instance knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub(crate) struct Numbers {
     /// Set by the user during a deploy; of two that differ, the higher wins.
-    pub revision: u32,
+    pub(crate) revision: u32,
     /// How fast tokens come.
-    pub rate: Rate,
+    pub(crate) rate: Rate,
     /// How many tokens the bucket holds when full; at least 1.
-    pub burst: u64,
+    pub(crate) burst: u64,
 }
 
 /// One random number per gate: which instance speaks. Below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InstanceId(pub u64);
+pub(crate) struct InstanceId(pub(crate) u64);
 
 /// Requests that wait for this very answer: `count` of them, each of `cost` tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Need {
+pub(crate) struct Need {
     /// Tokens that each of them takes; 0 when nobody waits.
-    pub cost: u64,
+    pub(crate) cost: u64,
     /// How many wait.
-    pub count: u64,
+    pub(crate) count: u64,
 }
 
 /// A rising total of tokens that were spent without a grant, since epoch `born`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Total {
+pub(crate) struct Total {
     /// All that was spent this way.
-    pub sum: u64,
+    pub(crate) sum: u64,
     /// The part of it that the authority is known to have booked.
-    pub acked: u64,
+    pub(crate) acked: u64,
 }
 
 /// What a bucket starts with when its state was lost (wiped or evicted, not merely expired).
@@ -54,50 +54,50 @@ pub enum Lost {
 
 /// What an instance tells and asks about one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sync {
+pub(crate) struct Sync {
     /// The bucket's generation as this instance last heard it; 0 when it knows none.
-    pub generation: u64,
+    pub(crate) generation: u64,
     /// A random number, at least 1 and below 2^53: the generation, should the bucket be created now.
-    pub draw: u64,
+    pub(crate) draw: u64,
     /// The sender's numbers.
-    pub numbers: Numbers,
+    pub(crate) numbers: Numbers,
     /// The sender.
-    pub instance: InstanceId,
+    pub(crate) instance: InstanceId,
     /// Rises with each new life of the sender's cell: created, or its lease ended.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
     /// Rises with each message of this epoch.
-    pub seq: u64,
+    pub(crate) seq: u64,
     /// The epoch in which the totals `debt` and `outage` began.
-    pub born: u64,
+    pub(crate) born: u64,
     /// The authority's time after which the question is dead; 0: never.
-    pub not_after: Micros,
+    pub(crate) not_after: Micros,
     /// Spent from grants in this epoch, less what was refunded; cumulative.
-    pub used: i64,
+    pub(crate) used: i64,
     /// What the sender still has of its grants.
-    pub hold: u64,
+    pub(crate) hold: u64,
     /// Time since the sender last spent here, rounded down; 0 is always safe.
-    pub age: Micros,
+    pub(crate) age: Micros,
     /// What waits right now; spent by the authority at this moment.
-    pub need: Need,
+    pub(crate) need: Need,
     /// Tokens to lend ahead.
-    pub want: u64,
+    pub(crate) want: u64,
     /// Measured demand in thousandths of a token a second, for the share; at least 1.
-    pub demand: u64,
+    pub(crate) demand: u64,
     /// Life of the lease from the moment of its grant, margin included.
-    pub span: Micros,
+    pub(crate) span: Micros,
     /// Spent without any grant; may push the bucket below empty.
-    pub debt: Total,
+    pub(crate) debt: Total,
     /// Let through while the authority was away; charged down to an empty bucket at most.
-    pub outage: Total,
+    pub(crate) outage: Total,
     /// What to start with when the bucket's state was lost.
-    pub lost: Lost,
+    pub(crate) lost: Lost,
     /// Only look: answer as if asked, and change nothing.
-    pub peek: bool,
+    pub(crate) peek: bool,
 }
 
 /// How a [`Sync`] was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// Applied, once.
     Applied,
     /// Past its `not_after`: no effect at all.
@@ -108,29 +108,29 @@ pub enum Outcome {
 
 /// What the authority answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// How the question was taken. Unless `Applied`, only `epoch`, `seq` and `now` mean anything.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
     /// The question's epoch.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
     /// The question's seq.
-    pub seq: u64,
+    pub(crate) seq: u64,
     /// The bucket's generation.
-    pub generation: u64,
+    pub(crate) generation: u64,
     /// The numbers of a higher revision, when the authority has one.
-    pub numbers: Option<Numbers>,
+    pub(crate) numbers: Option<Numbers>,
     /// How many of `need` were given their tokens; a prefix.
-    pub given: u64,
+    pub(crate) given: u64,
     /// Tokens lent ahead.
-    pub grant: u64,
+    pub(crate) grant: u64,
     /// Whole tokens that nobody has, after this answer.
-    pub free: u64,
+    pub(crate) free: u64,
     /// Not all of `need` given, or nothing lent though something was wanted: when to ask again.
-    pub retry_after: Micros,
+    pub(crate) retry_after: Micros,
     /// The authority's time.
-    pub now: Micros,
+    pub(crate) now: Micros,
     /// How long the bucket's state lives from now on, if nobody asks.
-    pub key_ttl: Micros,
+    pub(crate) key_ttl: Micros,
     /// This message met a bucket that had lost its state, and triggered the rule's policy.
-    pub lost: bool,
+    pub(crate) lost: bool,
 }

@@ -7,7 +7,8 @@ mod sizing;
 pub(crate) use book::Book;
 #[cfg(feature = "redis")]
 pub(crate) use book::bounded;
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 pub(crate) use book::{Header, Record};
-pub use message::{EXACT_MAX, InstanceId, Lost, Need, Numbers, Outcome, Reply, Sync, Total};
+pub use message::Lost;
+pub(crate) use message::{EXACT_MAX, InstanceId, Need, Numbers, Outcome, Reply, Sync, Total};
 pub(crate) use sizing::Situation;

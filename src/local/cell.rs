@@ -292,6 +292,7 @@ impl Cell {
     }
 
     /// Moves the end of the present lease.
+    #[cfg(test)]
     pub(crate) fn set_end(&self, end: Micros) {
         self.purse.set_end(end);
     }
@@ -368,6 +369,7 @@ impl Cell {
     }
 
     /// Live handles.
+    #[cfg(test)]
     pub(crate) fn pins(&self) -> u32 {
         self.state.load(Acquire) & PINS
     }

@@ -276,27 +276,6 @@ impl Governed {
         self.known(rule, key, 1, quota)
     }
 
-    /// Gives the rule's keys new numbers: each lacks as many tokens of its burst as before, at most all.
-    ///
-    /// Walks all states, a part of the registry at a time. A key that is not walked, because its numbers
-    /// changed without this, is never shut out for longer than its new burst takes to come back.
-    pub(crate) fn requote(&self, rule: u32, from: &Quota, to: &Quota) {
-        let now = nanos(self.clock.now());
-        let (old, new) = (u128::from(from.interval.get()), u128::from(to.interval.get()));
-        let convert = |full_at: u64| {
-            let lacking = u128::from(full_at.checked_sub(now)?);
-            let lacking = u64::try_from((lacking * new).div_ceil(old)).unwrap_or(u64::MAX);
-            Some(now + lacking.min(to.span()))
-        };
-        self.spots.retain(|spot| {
-            if spot.name.probe().rule == rule {
-                // ordering: Relaxed, as in `measure_and_replace`. Declines where the key is full.
-                let _ = spot.full_at.fetch_update(Relaxed, Relaxed, convert);
-            }
-            true
-        });
-    }
-
     /// What has been done so far. Exact once the checking threads have stopped.
     pub(crate) fn counts(&self) -> Counts {
         let [admitted, denied, saturated] = self.totals.sum();

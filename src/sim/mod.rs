@@ -4,6 +4,8 @@
 
 mod judge;
 mod reference;
+#[cfg(test)]
+mod tests;
 
 pub use judge::{Admission, Judge, Verdict};
 pub use reference::Reference;

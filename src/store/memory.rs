@@ -36,10 +36,10 @@ const SWEPT_PER_QUESTION: usize = 2;
 pub struct MemoryStore(Arc<Shared>);
 
 struct Shared {
-    books: DashMap<BucketName, Book, foldhash::fast::RandomState>,
+    books: DashMap<BucketName, Book, crate::hash::RandomState>,
     /// When to look at which bucket again: one entry for each book, at or before its end.
     ends: Mutex<BinaryHeap<Reverse<(Micros, BucketName)>>>,
-    members: DashMap<BucketName, HashMap<InstanceId, Micros>, foldhash::fast::RandomState>,
+    members: DashMap<BucketName, HashMap<InstanceId, Micros>, crate::hash::RandomState>,
     clock: Clock,
     /// What is added to the clock, modulo 2^64.
     offset: AtomicU64,

@@ -55,8 +55,6 @@ pub(crate) enum Input {
     },
     /// A heartbeat was answered, or was not.
     Beaten(Result<Beat, Error>),
-    /// Time has passed.
-    Tick,
     /// Give everything back and stop; by then at the latest.
     Close(Micros),
 }

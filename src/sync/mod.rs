@@ -5,11 +5,16 @@ mod bucket;
 mod driver;
 mod link;
 mod message;
-#[cfg(test)]
-mod tests;
 mod turn;
 mod waiter;
 
 pub(crate) use driver::Driver;
+// A world of virtual time drives engines without the driver.
 pub(crate) use turn::Settings;
 pub(crate) use waiter::{Answer, Ticket};
+#[cfg(test)]
+pub(crate) use {
+    message::{Effect, Input},
+    turn::Engine,
+    waiter::pair,
+};

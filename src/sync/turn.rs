@@ -67,7 +67,6 @@ pub(crate) struct Tally {
     pub(crate) wasted: u64,
     pub(crate) bucket_errors: u64,
     pub(crate) states_lost: u64,
-    pub(crate) buckets: u64,
     pub(crate) hold: u64,
 }
 
@@ -187,7 +186,6 @@ impl Engine {
             Input::Refund { cell, tokens } => self.refund(&cell, tokens, now),
             Input::Answered { id, result } => self.answered(id, result, now, effects),
             Input::Beaten(result) => self.beaten(result, now, effects),
-            Input::Tick => {}
             Input::Close(deadline) => self.close(deadline, now),
         }
         self.current = None;
@@ -239,7 +237,7 @@ impl Engine {
     }
 
     pub(crate) fn tally(&self) -> Tally {
-        Tally { buckets: (self.buckets.len() - self.vacant.len()) as u64, ..self.tally }
+        self.tally
     }
 
     /// After a panic in a turn: the bucket it was about is given up, so that it cannot panic again.

@@ -29,12 +29,6 @@ impl Limit {
     fn peek(&self, key: &Key<'_>, cost: u64) -> Verdict {
         self.governed.known(self.rule, key, cost, &self.quota)
     }
-
-    fn changed(&self, rate: Rate, burst: u64) -> Limit {
-        let quota = Quota::new(rate, burst).expect("fair numbers");
-        self.governed.requote(self.rule, &self.quota, &quota);
-        Limit { governed: self.governed.clone(), quota, rule: self.rule }
-    }
 }
 
 fn limit(rate: Rate, burst: u64, clock: &Clock) -> Limit {
@@ -194,33 +188,6 @@ fn whoever_waits_as_told_is_let_in() {
             let _ = given(&limit, burst);
         }
     }
-}
-
-#[test]
-fn new_numbers_keep_what_each_key_has() {
-    let clock = Clock::manual();
-    let before = limit(rate(10, 1_000_000), 10, &clock);
-    assert_eq!(before.check(&key("k"), 6), Allowed { remaining: 4 });
-    assert_eq!(before.check(&key("empty"), 10), Allowed { remaining: 0 });
-    // A thousand times faster: who was empty is not locked out for the old second.
-    let fast = before.changed(rate(10_000, 1_000_000), 10);
-    assert_eq!(fast.peek(&key("k"), 0), Allowed { remaining: 4 });
-    assert_eq!(fast.peek(&key("empty"), 1), Denied { wait: Micros(100), remaining: 0 });
-    // And a thousand times slower: nobody gets a burst for nothing.
-    let slow = fast.changed(rate(1, 1_000_000), 10);
-    assert_eq!(slow.peek(&key("k"), 0), Allowed { remaining: 4 });
-    assert_eq!(slow.peek(&key("empty"), 1), Denied { wait: ms(1_000), remaining: 0 });
-    // A lower burst takes away no more than there is.
-    let small = slow.changed(rate(1, 1_000_000), 2);
-    assert_eq!(small.peek(&key("k"), 1), Denied { wait: ms(1_000), remaining: 0 });
-    // Even where nobody walked the states, nobody is shut out for longer than the burst takes.
-    let walked = limit(rate(1, 60_000_000), 10, &clock);
-    assert_eq!(given(&walked, 10), 10);
-    let quota = Quota::new(rate(1_000, 1_000_000), 10).expect("fair numbers");
-    let unwalked = Limit { governed: walked.governed.clone(), quota, rule: 0 };
-    assert_eq!(unwalked.peek(&key("k"), 1), Denied { wait: ms(1), remaining: 0 });
-    assert_eq!(unwalked.check(&key("k"), 10), Denied { wait: ms(10), remaining: 0 });
-    assert_eq!(unwalked.check(&key("k"), 1), Denied { wait: ms(1), remaining: 0 });
 }
 
 // case A-24: ten members together admit what one would.

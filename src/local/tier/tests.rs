@@ -344,7 +344,7 @@ fn no_token_is_lost_or_doubled_between_threads() {
             cell.grant(1_000, world.end());
             let hold = cell.look().hold;
             assert!(granted.saturating_sub(hold) <= asked.load(Relaxed), "round {rounds}");
-            if rounds % 16 == 0 {
+            if rounds.is_multiple_of(16) {
                 granted -= cell.empty_pool();
             }
             cell.set_hot(rounds % 64 < 56);

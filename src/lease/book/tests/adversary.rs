@@ -54,8 +54,6 @@ pub(super) enum Step {
     Arrive(usize),
     /// The answer to this arrival reaches its sender.
     Hear(usize),
-    /// (cell, tokens)
-    Spend(usize, u64),
     /// The cell is closed, and opened anew.
     Forget(usize),
     /// The lease is over; whether all of it was spent just before.
@@ -238,7 +236,6 @@ fn replay(trace: &traces::Trace, fault: Option<Fault>) -> i64 {
                 world.arrive(question, t);
             }
             Step::Hear(arrival) => world.hear(arrivals[arrival], arrival, t),
-            Step::Spend(i, tokens) => world.spend(i, t, tokens),
             Step::Forget(i) => world.forget(i, t),
             Step::Over(i, spent) => world.over(i, t, spent),
         }

@@ -1,7 +1,7 @@
 //! What happened in the two runs of the protocol's first model that broke an earlier draft of the
 //! refill: times in µs, and who did what. Messages and arrivals count from 0.
 
-use super::Step::{self, Arrive, Ask, Forget, Hear, Over, Spend};
+use super::Step::{self, Arrive, Ask, Forget, Hear, Over};
 
 /// One run, as a table.
 pub(super) struct Trace {

@@ -1,10 +1,6 @@
 //! The engine in a small world: virtual time, several instances, one embedded store, no task.
 
-use super::{
-    message::{Effect, Input},
-    turn::{Engine, Settings},
-    waiter::{self, Answer, Ticket},
-};
+use super::{Admission, Judge, Reference};
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
@@ -12,8 +8,8 @@ use crate::{
     lease::InstanceId,
     local::{Bell, Cell, Local, Tier},
     rule::{Rule, Terms},
-    sim::{Admission, Judge, Reference},
     store::{Answers, Batch, Beat, MemoryStore},
+    sync::{Answer, Effect, Engine, Input, Settings, Ticket, pair},
     time::Micros,
 };
 use std::{
@@ -33,26 +29,26 @@ impl Bell for Silent {
     fn ring(&self) {}
 }
 
-pub(super) struct Node {
-    pub(super) engine: Engine,
-    pub(super) tier: Arc<Tier>,
+struct Node {
+    engine: Engine,
+    tier: Arc<Tier>,
     waiting: Vec<(Ticket, u64)>,
-    pub(super) admitted: u64,
-    pub(super) denied: u64,
-    pub(super) failed: u64,
-    pub(super) late: u64,
+    admitted: u64,
+    denied: u64,
+    failed: u64,
+    late: u64,
 }
 
 /// A message under way: when, a number that keeps the order, to whom, what.
 type Post = (Reverse<(Micros, u64)>, usize);
 
-pub(super) struct World {
-    pub(super) clock: Clock,
-    pub(super) store: MemoryStore,
-    pub(super) nodes: Vec<Node>,
-    pub(super) terms: Vec<Terms>,
-    pub(super) half_trip: Micros,
-    pub(super) trace: Vec<Admission>,
+struct World {
+    clock: Clock,
+    store: MemoryStore,
+    nodes: Vec<Node>,
+    terms: Vec<Terms>,
+    half_trip: Micros,
+    trace: Vec<Admission>,
     post: BinaryHeap<Post>,
     letters: std::collections::HashMap<u64, Letter>,
     next: u64,
@@ -66,7 +62,7 @@ enum Letter {
 }
 
 impl World {
-    pub(super) fn new(instances: usize, rules: &[Rule]) -> World {
+    fn new(instances: usize, rules: &[Rule]) -> World {
         let clock = Clock::manual();
         let terms: Vec<Terms> = rules.iter().map(|rule| rule.check("r").expect("a fair rule")).collect();
         let mut world = World {
@@ -86,7 +82,7 @@ impl World {
         world
     }
 
-    pub(super) fn join(&mut self) {
+    fn join(&mut self) {
         let tier = Tier::new(self.clock.clone(), 100_000, Arc::new(Silent));
         let settings = Settings {
             instance: InstanceId(self.nodes.len() as u64 + 1),
@@ -101,7 +97,7 @@ impl World {
     }
 
     /// One check that may wait, as `Limiter::check` makes it.
-    pub(super) fn check(&mut self, node: usize, key: &str, cost: u64) {
+    fn check(&mut self, node: usize, key: &str, cost: u64) {
         let key = Key::new(key.as_bytes(), LongKeys::Hash).expect("a short key");
         let now = self.clock.now();
         match self.nodes[node].tier.check(0, &key, cost) {
@@ -113,7 +109,7 @@ impl World {
     }
 
     /// One check that does not wait, as `Limiter::check_now` makes it.
-    pub(super) fn check_now(&mut self, node: usize, key: &str, cost: u64) -> bool {
+    fn check_now(&mut self, node: usize, key: &str, cost: u64) -> bool {
         let key = Key::new(key.as_bytes(), LongKeys::Hash).expect("a short key");
         match self.nodes[node].tier.check(0, &key, cost) {
             Local::Allowed { .. } => {
@@ -131,8 +127,8 @@ impl World {
         false
     }
 
-    pub(super) fn ask(&mut self, node: usize, cell: Arc<Cell>, cost: u64, deadline: Micros) {
-        let (ticket, waiter) = waiter::pair();
+    fn ask(&mut self, node: usize, cell: Arc<Cell>, cost: u64, deadline: Micros) {
+        let (ticket, waiter) = pair();
         self.input(node, Input::Ask { cell, cost, deadline, waiter });
         self.nodes[node].waiting.push((ticket, cost));
     }
@@ -143,7 +139,7 @@ impl World {
         self.trace.push(Admission { before: now, after: now, cost });
     }
 
-    pub(super) fn input(&mut self, node: usize, input: Input) {
+    fn input(&mut self, node: usize, input: Input) {
         let mut effects = Vec::new();
         self.nodes[node].engine.turn(input, self.clock.now(), &mut effects);
         self.carry(node, effects);
@@ -166,7 +162,7 @@ impl World {
     }
 
     /// Lets one tick pass: carries what has arrived, runs every engine, answers who waited.
-    pub(super) fn tick(&mut self) {
+    fn tick(&mut self) {
         self.clock.advance(TICK);
         let now = self.clock.now();
         while let Some((Reverse((at, id)), node)) = self.post.peek().copied() {
@@ -214,23 +210,23 @@ impl World {
         }
     }
 
-    pub(super) fn run(&mut self, span: Micros) {
+    fn run(&mut self, span: Micros) {
         let end = self.clock.now().plus(span);
         while self.clock.now() < end {
             self.tick();
         }
     }
 
-    pub(super) fn admitted(&self) -> u64 {
+    fn admitted(&self) -> u64 {
         self.nodes.iter().map(|node| node.admitted).sum()
     }
 
-    pub(super) fn syncs(&self) -> u64 {
+    fn syncs(&self) -> u64 {
         self.nodes.iter().map(|node| node.engine.tally().syncs).sum()
     }
 
     /// How far the trace exceeds one reference bucket.
-    pub(super) fn violations(&self) -> u64 {
+    fn violations(&self) -> u64 {
         let numbers = self.terms[0].numbers;
         Judge::new(numbers.rate, numbers.burst).violations(&self.trace).violations
     }
