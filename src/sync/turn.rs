@@ -134,6 +134,8 @@ pub(crate) struct Engine {
     /// How far horizons and cadences are stretched; at least 1.
     stretch: f64,
     asked_lately: u64,
+    /// The allowance ran out before the queues did.
+    cut_off: bool,
     pub(super) closing: Option<Micros>,
     pub(super) rng: fastrand::Rng,
     pub(super) tally: Tally,
@@ -163,6 +165,7 @@ impl Engine {
             allowed_at: now,
             stretch: 1.0,
             asked_lately: 0,
+            cut_off: false,
             closing: None,
             rng: fastrand::Rng::with_seed(settings.instance.0),
             tally: Tally::default(),
@@ -371,6 +374,13 @@ impl Engine {
         let renews = look.hold > 0 && bucket.lease_end.minus(now) <= quarter && bucket.activity > 0;
         let returns = look.pool > 0 && (idle || closing);
         let may = closing || now >= bucket.next_at;
+        // Spent before the next question may be asked, and nothing was free at the last: until then no is
+        // the answer, for as little as any other no.
+        let dry = bucket.short && !may && look.hold < bucket.cost && bucket.free < bucket.cost;
+        if dry && terms.mode == Mode::Leased && bucket.deny_until == Micros::ZERO && bucket.waiting.is_empty() {
+            bucket.deny_until = bucket.next_at;
+            bucket.cell.deny_until(bucket.cost, bucket.next_at);
+        }
         let needs = !bucket.waiting.is_empty() && (!bucket.short || may);
         let asks = needs || (may && (wants || renews || returns || bucket.is_owing()));
         let pending = !bucket.waiting.is_empty() || wants || renews || returns || bucket.is_owing();
@@ -528,25 +538,25 @@ impl Engine {
             self.flights.insert(id, flight);
             effects.push(Effect::Send { id, batch: Batch { tag, questions } });
         }
+        self.cut_off |= self.allowance < 1.0 && !self.turn_of.is_empty();
     }
 
     /// Renews the allowance, and stretches horizons while questions come faster than they should.
     fn allow(&mut self, now: Micros) {
         let (max, gap) = (f64::from(self.settings.syncs_per_second_max), now.minus(self.allowed_at));
-        if gap == Micros::ZERO {
-            return;
+        if gap < Micros::from_millis(1) {
+            return; // too short a time to measure anything by
         }
-        self.allowance = (self.allowance + max * gap.as_secs_f64()).min((max / 10.0).max(1.0));
-        if gap >= Micros::from_millis(1) {
-            let seconds = gap.as_secs_f64();
-            let pressure = self.asked_lately as f64 / seconds / (0.8 * max);
-            let weight = 1.0 - (-seconds / 0.2).exp();
-            // Under full pressure the stretch grows, since what is asked is then cut, not what is wanted.
-            let aim = if self.turn_of.is_empty() { pressure.max(1.0) } else { (self.stretch * 2.0).min(100.0) };
-            self.stretch = (self.stretch + (aim - self.stretch) * weight).max(1.0);
-            self.asked_lately = 0;
-        }
+        let seconds = gap.as_secs_f64();
+        self.allowance = (self.allowance + max * seconds).min((max / 10.0).max(1.0));
         self.allowed_at = now;
+        let pressure = self.asked_lately as f64 / seconds / (0.8 * max);
+        // Where the allowance has cut off what was to be asked, more was wanted than can be measured.
+        let aim = if self.cut_off { (self.stretch * 2.0).min(100.0) } else { pressure.max(1.0) };
+        let weight = 1.0 - (-seconds / 0.2).exp();
+        self.stretch = (self.stretch + (aim - self.stretch) * weight).max(1.0);
+        self.asked_lately = 0;
+        self.cut_off = false;
     }
 
     fn compose_peek(&mut self, id: u64) -> Option<(Asked, BucketName, Sync)> {
