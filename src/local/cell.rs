@@ -284,11 +284,6 @@ impl Cell {
         self.purse.grant(tokens);
     }
 
-    /// Moves the end of the present lease.
-    pub(crate) fn set_end(&self, end: Micros) {
-        self.purse.set_end(end);
-    }
-
     /// Takes what is in the pool; credits and moves in flight stay.
     pub(crate) fn empty_pool(&self) -> u64 {
         self.purse.empty()
@@ -355,7 +350,8 @@ impl Cell {
     }
 
     /// Live handles.
-    pub(crate) fn pins(&self) -> u32 {
+    #[cfg(test)]
+    pub(super) fn pins(&self) -> u32 {
         self.state.load(Acquire) & PINS
     }
 

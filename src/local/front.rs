@@ -157,7 +157,7 @@ struct Entry {
     slot: Arc<CreditSlot>,
     tally: Arc<Tally>,
     /// Whose cell it is; the weak pointer keeps the address from being used again.
-    totals: Weak<Totals>,
+    _totals: Weak<Totals>,
 }
 
 impl Drop for Entry {
@@ -304,7 +304,7 @@ pub(super) fn admit(totals: &Arc<Totals>, cell: &Arc<Cell>, now: Micros) {
         }
         let slot = cell.add_slot();
         tally.slots().push(slot.clone());
-        let entry = Entry { cell: cell.clone(), slot, tally, totals: Arc::downgrade(totals) };
+        let entry = Entry { cell: cell.clone(), slot, tally, _totals: Arc::downgrade(totals) };
         let old = place.entry.replace(entry);
         (place.gate, place.conflicts) = (gate_of(totals), 0);
         front.hashes[at] = hash;

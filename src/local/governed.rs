@@ -280,6 +280,7 @@ impl Governed {
     ///
     /// Walks all states, a part of the registry at a time. A key that is not walked, because its numbers
     /// changed without this, is never shut out for longer than its new burst takes to come back.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for rules that are replaced while they run"))]
     pub(crate) fn requote(&self, rule: u32, from: &Quota, to: &Quota) {
         let now = nanos(self.clock.now());
         let (old, new) = (u128::from(from.interval.get()), u128::from(to.interval.get()));
