@@ -14,3 +14,7 @@ pub(crate) use loom::sync::{
     Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
+
+/// For the models themselves: threads, and how far to explore.
+#[cfg(all(test, tollgate_loom))]
+pub(crate) use loom::{model, thread};

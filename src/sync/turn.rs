@@ -374,9 +374,10 @@ impl Engine {
         let renews = look.hold > 0 && bucket.lease_end.minus(now) <= quarter && bucket.activity > 0;
         let returns = look.pool > 0 && (idle || closing);
         let may = closing || now >= bucket.next_at;
-        // Spent before the next question may be asked, and nothing was free at the last: until then no is
-        // the answer, for as little as any other no.
-        let dry = bucket.short && !may && look.hold < bucket.cost && bucket.free < bucket.cost;
+        // Spent before the next question may be asked, and next to nothing was free at the last (what
+        // there was is for the others): until then no is the answer, for as little as any other no.
+        let nothing = bucket.free < bucket.cost.max(terms.numbers.burst / 16);
+        let dry = bucket.short && !may && look.hold < bucket.cost && nothing;
         if dry && terms.mode == Mode::Leased && bucket.deny_until == Micros::ZERO && bucket.waiting.is_empty() {
             bucket.deny_until = bucket.next_at;
             bucket.cell.deny_until(bucket.cost, bucket.next_at);
@@ -402,6 +403,14 @@ impl Engine {
             }
         } else if pending {
             next = next.min(bucket.next_at);
+            if look.hold >= bucket.cost && terms.mode == Mode::Leased {
+                // Nothing to do before, unless the hold runs dry: be called for that alone.
+                bucket.cell.set_low(bucket.cost);
+                bucket.cell.uncall();
+                if bucket.look(now).hold < bucket.cost && bucket.cell.mark_called() {
+                    next = now.plus(Micros(1));
+                }
+            }
         } else {
             // Nothing to ask: from now on a check that finds too little calls.
             // The second look sees what was spent or refused before the flag was cleared.
@@ -625,7 +634,8 @@ impl Engine {
             need: hint,
             want,
             // In thousandths; a float of any size casts to the nearest integer there is.
-            demand: ((bucket.demand.per_second() * 1_000.0) as u64).clamp(1, 1 << 40),
+            // Who leaves has none, so that its share is not kept for it until its record ends.
+            demand: if closing || idle { 1 } else { ((bucket.demand.per_second() * 1_000.0) as u64).clamp(1, 1 << 40) },
             debt: Total { sum: debt, acked: bucket.debt_acked },
             outage: Total { sum: outage, acked: bucket.outage_acked },
             ..Engine::blank_of(&self.settings, &terms)

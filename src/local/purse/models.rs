@@ -5,7 +5,7 @@
 //! put back.
 
 use super::*;
-use loom::thread;
+use crate::atomic::{model, thread};
 
 const LIVE: Micros = Micros(5_000);
 
@@ -46,7 +46,7 @@ impl Model {
 }
 
 fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
+    let mut builder = model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(body);
 }

@@ -110,7 +110,7 @@ fn tokens_end_with_their_lease() {
         // A new life: what the thread still has in its hands stays worthless.
         cell.reborn();
         assert_eq!(cell.look().hold, 0);
-        cell.set_end(world.end());
+        cell.grant(0, world.end());
         assert!(!world.allowed(1));
         cell.grant(1, world.end());
         assert!(world.allowed(1));
@@ -318,7 +318,7 @@ fn no_token_is_lost_or_doubled_between_threads() {
     let world = world(10);
     let cell = world.cell("k");
     cell.set_hot(true);
-    cell.set_end(world.end());
+    cell.grant(0, world.end());
     let asked = AtomicU64::new(0);
     let (mut granted, mut spent) = (0_u64, 0_u64);
     thread::scope(|scope| {
