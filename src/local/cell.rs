@@ -291,12 +291,6 @@ impl Cell {
         self.purse.grant(tokens);
     }
 
-    /// Moves the end of the present lease.
-    #[cfg(test)]
-    pub(crate) fn set_end(&self, end: Micros) {
-        self.purse.set_end(end);
-    }
-
     /// The largest cost that was refused since the last call of this; 0 where none was.
     pub(crate) fn take_costly(&self) -> u64 {
         // ordering: Relaxed: a hint.
