@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// How often the coarse hand moves.
 pub(crate) const COARSE_TICK: Duration = Duration::from_millis(1);
 
+const TICK_MICROS: u64 = COARSE_TICK.as_micros() as u64;
+
 /// Where every clock starts, so that "a while ago" is a time too.
 const ORIGIN: Micros = Micros::from_secs(1_000);
 
@@ -71,15 +73,18 @@ impl Clock {
         Clock { coarse: Arc::new(Hand(AtomicU64::new(ORIGIN.0))), precise: None }
     }
 
-    /// The time to the microsecond; 20 to 40 ns. Also moves the coarse hand up to it.
+    /// The time to the microsecond; 20 to 40 ns. Also moves the coarse hand, where that is a tick or more behind.
     #[must_use]
     pub fn now(&self) -> Micros {
         match &self.precise {
             Some(system) => {
                 let now = system.now();
                 // ordering: Relaxed, here and below. The hand guards no other memory, and `max`
-                // keeps it from running backwards whoever writes last.
-                self.coarse.0.fetch_max(now.0, Relaxed);
+                // keeps it from running backwards whoever writes last. Written seldom: every check of every
+                // thread reads this line.
+                if now.0 >= self.coarse.0.load(Relaxed).saturating_add(TICK_MICROS) {
+                    self.coarse.0.fetch_max(now.0, Relaxed);
+                }
                 now
             }
             None => self.coarse(),

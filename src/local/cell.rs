@@ -3,7 +3,7 @@
 //! A cold cell is some 130 bytes with its key; what only hot or troubled keys need lies in a box that is made on first use.
 
 use super::{
-    keyed::{Keyed, Name},
+    keyed::{Keyed, Name, Probe},
     purse::{CreditSlot, HIGH_MAX, Moves, Purse, high, low, pack},
 };
 use crate::{
@@ -39,10 +39,12 @@ pub(crate) struct Cell {
     /// CALLED, HOT, CLOSED and the number of handles, in one word: no handle comes to a cell that
     /// is being closed for want of handles.
     state: AtomicU32,
-    /// The largest cost that was refused lately.
-    costly: AtomicU32,
     /// A pool below this calls the engine.
     low: AtomicU32,
+    /// The number of the tier that it belongs to.
+    gate: u32,
+    /// The largest cost that was refused lately.
+    costly: AtomicU32,
     /// What the authority last said it had left.
     free: AtomicU64,
     /// cost | until ms, rounded up: who asks for that cost or more before then is denied here.
@@ -104,9 +106,10 @@ impl Keyed for Cell {
 
 /// For checks.
 impl Cell {
-    pub(super) fn new(name: Name) -> Cell {
+    pub(super) fn new(name: Name, gate: u32) -> Cell {
         Cell {
             name,
+            gate,
             purse: Purse::default(),
             deny: AtomicU64::new(0),
             free: AtomicU64::new(0),
@@ -117,6 +120,12 @@ impl Cell {
             engine_slot: AtomicU32::new(NO_SLOT),
             rare: OnceLock::new(),
         }
+    }
+
+    /// Whether it is the cell of this key in the tier of this number.
+    #[inline]
+    pub(super) fn is_of(&self, gate: u32, probe: &Probe<'_>) -> bool {
+        self.gate == gate && self.name.probe() == *probe
     }
 
     fn rare(&self) -> &Rare {

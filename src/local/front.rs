@@ -3,7 +3,13 @@
 //! One small table per thread, for all gates of the process. A hit reads lines that others seldom write
 //! and writes only the thread's own. A thread that ends puts its credit back.
 
-use super::{cell::Cell, keyed::Keyed, purse::CreditSlot, tier::Local};
+use super::{
+    cell::{Cell, Served},
+    keyed::{Keyed, Probe},
+    near::{Near, Spot},
+    purse::CreditSlot,
+    tier::Local,
+};
 use crate::{
     atomic::{AtomicU64, Mutex, MutexGuard, Ordering::Relaxed},
     clock::Clock,
@@ -24,7 +30,6 @@ const _: () = assert!(PLACES.is_power_of_two(), "a place is picked by a mask");
 
 /// A check on its way through a thread's table.
 pub(super) struct Ask<'a> {
-    pub(super) totals: &'a Arc<Totals>,
     pub(super) clock: &'a Clock,
     pub(super) cost: u64,
     /// By the coarse hand.
@@ -156,8 +161,6 @@ struct Entry {
     cell: Arc<Cell>,
     slot: Arc<CreditSlot>,
     tally: Arc<Tally>,
-    /// Whose cell it is; the weak pointer keeps the address from being used again.
-    _totals: Weak<Totals>,
 }
 
 impl Drop for Entry {
@@ -169,8 +172,6 @@ impl Drop for Entry {
 
 #[derive(Default)]
 struct Place {
-    /// The address of the entry's totals.
-    gate: usize,
     entry: Option<Entry>,
     conflicts: u8,
 }
@@ -180,12 +181,14 @@ struct Front {
     hashes: [u64; PLACES],
     /// Empty until the thread meets its first hot key.
     places: Vec<Place>,
+    /// Cells that are looked up now and then.
+    near: Near,
     mine: Vec<Mine>,
 }
 
 thread_local! {
     static FRONT: RefCell<Front> = const {
-        RefCell::new(Front { hashes: [0; PLACES], places: Vec::new(), mine: Vec::new() })
+        RefCell::new(Front { hashes: [0; PLACES], places: Vec::new(), near: Near::new(), mine: Vec::new() })
     };
 }
 
@@ -195,30 +198,24 @@ fn place_of(hash: u64) -> usize {
     (hash >> 24) as usize & (PLACES - 1)
 }
 
-#[inline]
-fn gate_of(totals: &Arc<Totals>) -> usize {
-    Arc::as_ptr(totals).addr()
-}
-
 impl Front {
-    /// The entry of the cell with this hash that `is` the one; it is told whether the cell is this gate's.
+    /// The entry of the cell with this hash that `is` the one.
     #[inline]
-    fn find(&self, gate: usize, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> bool) -> Option<&Entry> {
+    fn find(&self, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -> Option<&Entry> {
         let at = place_of(hash);
         if self.hashes[at] != hash {
             return None;
         }
-        let place = self.places.get(at)?;
-        place.entry.as_ref().filter(|entry| is(place.gate == gate, &entry.cell))
+        self.places.get(at)?.entry.as_ref().filter(|entry| is(&entry.cell))
     }
 }
 
 /// Spends from the thread's own credit of the cell with this hash that `is` the one.
 #[inline]
-pub(super) fn spend(ask: &Ask<'_>, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> bool) -> Quick {
+pub(super) fn spend(ask: &Ask<'_>, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -> Quick {
     let spent = FRONT.try_with(|front| {
         let Ok(front) = front.try_borrow() else { return Quick::Miss };
-        let Some(entry) = front.find(gate_of(ask.totals), hash, is) else { return Quick::Miss };
+        let Some(entry) = front.find(hash, is) else { return Quick::Miss };
         let lease = entry.cell.purse.lease();
         if lease.is_live(ask.now)
             && let Some(left) = entry.slot.spend(lease.generation(), ask.cost)
@@ -232,10 +229,10 @@ pub(super) fn spend(ask: &Ask<'_>, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> b
 }
 
 /// Takes more credit of a cell that the thread knows; else denies by the last denial; else is cold.
-pub(super) fn dry(ask: &Ask<'_>, hash: u64, is: impl Fn(bool, &Arc<Cell>) -> bool) -> Dry {
+pub(super) fn dry(ask: &Ask<'_>, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -> Dry {
     let answer = FRONT.try_with(|front| {
         let Ok(front) = front.try_borrow() else { return Dry::Miss };
-        front.find(gate_of(ask.totals), hash, is).map_or(Dry::Miss, |entry| entry.without_credit(ask))
+        front.find(hash, is).map_or(Dry::Miss, |entry| entry.without_credit(ask))
     });
     answer.unwrap_or(Dry::Miss)
 }
@@ -304,12 +301,44 @@ pub(super) fn admit(totals: &Arc<Totals>, cell: &Arc<Cell>, now: Micros) {
         }
         let slot = cell.add_slot();
         tally.slots().push(slot.clone());
-        let entry = Entry { cell: cell.clone(), slot, tally, _totals: Arc::downgrade(totals) };
+        let entry = Entry { cell: cell.clone(), slot, tally };
         let old = place.entry.replace(entry);
-        (place.gate, place.conflicts) = (gate_of(totals), 0);
+        place.conflicts = 0;
         front.hashes[at] = hash;
         old
     });
+}
+
+/// Has the key's cell served, if the thread has it in its list.
+#[inline]
+pub(super) fn near<T>(
+    gate: u32,
+    probe: &Probe<'_>,
+    serve: impl FnOnce(&Arc<Cell>) -> (Served, T),
+) -> Option<(Served, T)> {
+    let served = FRONT.try_with(|front| {
+        let mut front = front.try_borrow_mut().ok()?;
+        let spot = Spot::new(probe.hash, gate);
+        let served = serve(front.near.find(spot, |cell| cell.is_of(gate, probe))?);
+        if served.0 == Served::Closed {
+            front.near.forget(spot, Cell::is_closed);
+        }
+        Some(served)
+    });
+    served.ok().flatten()
+}
+
+/// Whether a cell that the thread did not have in its list should come in.
+pub(super) fn wants(gate: u32, probe: &Probe<'_>) -> bool {
+    let spot = Spot::new(probe.hash, gate);
+    FRONT.try_with(|front| front.try_borrow_mut().is_ok_and(|mut front| front.near.wants(spot))) == Ok(true)
+}
+
+/// Lets a cell into the thread's list.
+pub(super) fn bring_near(gate: u32, cell: &Arc<Cell>) {
+    let spot = Spot::new(cell.name().hash(), gate);
+    // Dropped after the list is free again.
+    let _old = FRONT.try_with(|front| front.try_borrow_mut().ok()?.near.put(spot, cell.clone()));
 }
 
 /// Counts one check.

@@ -7,6 +7,7 @@ mod cell;
 mod front;
 mod governed;
 mod keyed;
+mod near;
 mod purse;
 mod registry;
 mod tier;

@@ -34,8 +34,17 @@ use std::sync::{Arc, PoisonError};
 #[cfg(all(test, tollgate_loom))]
 mod models;
 
-/// The most tokens that a thread takes ahead.
-pub(super) const CREDIT_MAX: u64 = 64;
+/// The most tokens that a thread takes ahead from a small pool, and from one that is so large that a thousandth of it is more.
+const CREDIT_SMALL: u64 = 64;
+const CREDIT_LARGE: u64 = 1_024;
+
+/// How many tokens a thread takes ahead from this pool, when so many threads do: what leaves as much to each
+/// other thread, at most 64 or, where that is more, a thousandth of the pool up to 1,024. Taking is the
+/// only thing by which threads with credit disturb each other.
+#[inline]
+fn credit(pool: u64, threads: u64) -> u64 {
+    (pool / (2 * threads)).min((pool / 1_024).clamp(CREDIT_SMALL, CREDIT_LARGE))
+}
 
 const LOW_BITS: u32 = 40;
 /// The most that the low part of a word can say: tokens, or milliseconds (34 years).
@@ -238,8 +247,7 @@ impl Purse {
 
     /// Moves tokens from the pool to the thread's own slot and spends `cost` of what is there then.
     ///
-    /// Takes a share of the pool that leaves as much to each other thread, at most [`CREDIT_MAX`], but
-    /// always what the cost needs. The caller has just read the precise clock.
+    /// Takes [`credit`], but always what the cost needs. The caller has just read the precise clock.
     pub(super) fn take(&self, moves: &Moves, slot: &CreditSlot, generation: u64, cost: u64) -> Result<Taken, Short> {
         let own = slot.tokens(generation);
         let threads = u64::from(moves.threads.load(Relaxed)).max(1);
@@ -249,7 +257,7 @@ impl Purse {
             if high(seen) != generation || own.saturating_add(have) < cost {
                 return Err(Short);
             }
-            let move_of = (have / (2 * threads)).min(CREDIT_MAX).max(cost.saturating_sub(own));
+            let move_of = credit(have, threads).max(cost.saturating_sub(own));
             // ordering: Relaxed: the CAS below releases it, and who does not see the CAS's effect
             // finds the tokens still in the pool.
             moves.started.fetch_add(move_of, Relaxed);

@@ -15,7 +15,10 @@ use crate::{
     time::Micros,
 };
 use crossbeam::queue::SegQueue;
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, PoisonError},
+};
 
 #[cfg(all(test, not(tollgate_loom)))]
 mod tests;
@@ -50,6 +53,8 @@ pub(crate) struct Counts {
 /// One gate's part of the process.
 pub(crate) struct Tier {
     clock: Clock,
+    /// No other tier of this process has this number.
+    gate: u32,
     registry: Registry<Cell>,
     totals: Arc<Totals>,
     calls: SegQueue<Arc<Cell>>,
@@ -63,6 +68,7 @@ impl Tier {
     pub(crate) fn new(clock: Clock, keys_max: usize, bell: Arc<dyn Bell>) -> Arc<Tier> {
         Arc::new(Tier {
             clock,
+            gate: new_gate(),
             registry: Registry::new(keys_max),
             totals: Totals::new(),
             calls: SegQueue::new(),
@@ -77,10 +83,10 @@ impl Tier {
     pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64) -> Local {
         let probe = Probe::new(rule, key);
         let ask = self.ask(cost);
-        match front::spend(&ask, probe.hash, |ours, cell| ours && cell.name().probe() == probe) {
+        match front::spend(&ask, probe.hash, |cell| cell.is_of(self.gate, &probe)) {
             Quick::Spent(remaining) => Local::Allowed { remaining },
             Quick::Dry => self.check_dry(&probe, &ask),
-            Quick::Miss => self.check_shared(&probe, &ask),
+            Quick::Miss => self.check_near(&probe, &ask),
         }
     }
 
@@ -88,7 +94,7 @@ impl Tier {
     #[inline]
     pub(crate) fn check_cell(&self, cell: &Arc<Cell>, cost: u64) -> Local {
         let ask = self.ask(cost);
-        match front::spend(&ask, cell.name().hash(), |_, there| Arc::ptr_eq(there, cell)) {
+        match front::spend(&ask, cell.name().hash(), |there| Arc::ptr_eq(there, cell)) {
             Quick::Spent(remaining) => Local::Allowed { remaining },
             Quick::Dry => self.check_dry(&cell.name().probe(), &ask),
             Quick::Miss => self.check_found(cell, &ask),
@@ -97,12 +103,12 @@ impl Tier {
 
     #[inline]
     fn ask(&self, cost: u64) -> Ask<'_> {
-        Ask { totals: &self.totals, clock: &self.clock, cost, now: self.clock.coarse() }
+        Ask { clock: &self.clock, cost, now: self.clock.coarse() }
     }
 
     /// The key's cell; a new one where there is none. Counts as no check.
     pub(crate) fn cell(&self, rule: u32, key: &Key<'_>) -> Result<Arc<Cell>, Saturated> {
-        self.registry.get_or_insert(&Probe::new(rule, key), Cell::new)
+        self.registry.get_or_insert(&Probe::new(rule, key), |name| Cell::new(name, self.gate))
     }
 
     /// The key's cell, if there is one in use.
@@ -151,13 +157,26 @@ impl Tier {
         if ask.cost == 0 {
             return self.check_shared(probe, ask);
         }
-        match front::dry(ask, probe.hash, |ours, cell| ours && cell.name().probe() == *probe) {
+        match front::dry(ask, probe.hash, |cell| cell.is_of(self.gate, probe)) {
             Dry::Answer(answer) => answer,
             Dry::Call(answer, cell) => {
                 self.call(&cell);
                 answer
             }
-            Dry::Miss => self.check_shared(probe, ask),
+            Dry::Miss => self.check_near(probe, ask),
+        }
+    }
+
+    /// By the thread's own list of cells: no lock, and no write to a line of others but the pool's.
+    #[inline(never)]
+    fn check_near(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
+        let serve = |cell: &Arc<Cell>| {
+            let served = cell.serve(ask.cost, ask.now);
+            (served, wants_more(cell, served).then(|| cell.clone()))
+        };
+        match front::near(self.gate, probe, serve) {
+            Some((served, cell)) if served != Served::Closed => self.answer(served, cell.as_ref(), ask),
+            _ => self.check_shared(probe, ask),
         }
     }
 
@@ -168,18 +187,26 @@ impl Tier {
             let remaining = self.registry.view(probe, |cell| cell.remaining(ask.now));
             return Local::Allowed { remaining: remaining.unwrap_or(u64::MAX) };
         }
+        let comes_near = front::wants(self.gate, probe);
         let found = self.registry.view(probe, |cell| {
             let served = cell.serve(ask.cost, ask.now);
-            (served, wants_more(cell, served).then(|| cell.clone()))
+            (served, (comes_near || wants_more(cell, served)).then(|| cell.clone()))
         });
+        if let Some((_, Some(cell))) = &found
+            && comes_near
+        {
+            front::bring_near(self.gate, cell);
+        }
         match found {
-            Some((Served::Closed, _)) | None => match self.registry.get_or_insert(probe, Cell::new) {
-                Ok(cell) => self.answer(cell.serve(ask.cost, ask.now), Some(&cell), ask),
-                Err(Saturated) => {
-                    front::count(&self.totals, Count::Saturated);
-                    Local::Saturated
+            Some((Served::Closed, _)) | None => {
+                match self.registry.get_or_insert(probe, |name| Cell::new(name, self.gate)) {
+                    Ok(cell) => self.answer(cell.serve(ask.cost, ask.now), Some(&cell), ask),
+                    Err(Saturated) => {
+                        front::count(&self.totals, Count::Saturated);
+                        Local::Saturated
+                    }
                 }
-            },
+            }
             Some((served, cell)) => self.answer(served, cell.as_ref(), ask),
         }
     }
@@ -225,12 +252,31 @@ impl Tier {
     }
 }
 
+/// A number that no other tier of this process has: four billion are enough.
+fn new_gate() -> u32 {
+    // Not through `atomic`: no model makes a tier.
+    static LAST: std::sync::Mutex<u32> = std::sync::Mutex::new(0);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    *last = last.wrapping_add(1);
+    *last
+}
+
 /// Whether the cell is needed after the look-up.
 fn wants_more(cell: &Cell, served: Served) -> bool {
     match served {
         Served::Allowed { low, .. } => cell.is_hot() || (low && !cell.is_called()),
         Served::Denied { .. } => cell.is_hot(),
         Served::Cold | Served::Closed => true,
+    }
+}
+
+impl Drop for Tier {
+    /// Other threads' lists let go of closed cells only.
+    fn drop(&mut self) {
+        self.registry.retain(|cell| {
+            cell.close();
+            false
+        });
     }
 }
 

@@ -218,7 +218,8 @@ fn a_closed_cell_gives_nothing_and_makes_room_for_its_successor() {
 
 #[test]
 fn a_cell_with_a_handle_is_not_closed_for_being_idle_and_a_closed_one_gets_no_handle() {
-    let cell = world(1).cell("k");
+    let world = world(1);
+    let cell = world.cell("k");
     assert!(cell.pin());
     assert_eq!(cell.pins(), 1);
     assert!(!cell.close_idle());
@@ -250,6 +251,109 @@ fn rules_gates_and_digests_do_not_share_cells() {
     // The same key of another gate, in the same thread's table.
     let other = Tier::new(world.clock.clone(), 10, Arc::new(Rings::default()));
     assert!(matches!(other.check(1, &digest, 1), Local::Cold(_)));
+}
+
+// Many gates with the same rule and the same keys, in one thread's table: each spends its own tokens only.
+#[test]
+fn gates_with_the_same_keys_do_not_mix_in_a_threads_table() {
+    let worlds: Vec<_> = (0..8).map(|_| world(1_000)).collect();
+    let names: Vec<_> = (0..200).map(|n| format!("key {n}")).collect();
+    for (n, world) in worlds.iter().enumerate() {
+        names.iter().for_each(|name| world.cell(name).grant(n as u64, world.end()));
+    }
+    for _ in 0..10 {
+        for world in &worlds {
+            names.iter().for_each(|name| _ = world.tier.check(1, &key(name), 1));
+        }
+    }
+    for (n, world) in worlds.iter().enumerate() {
+        assert_eq!(world.tier.counts().admitted, 200 * n as u64);
+    }
+}
+
+#[test]
+fn a_gate_that_goes_leaves_no_cell_in_use_behind() {
+    let world = world(10);
+    let cell = world.cell("k");
+    cell.grant(5, world.end());
+    assert!(world.allowed(1) && world.allowed(1));
+    drop(world);
+    assert!(cell.is_closed());
+    // This thread's table has let go of it, or will when it comes by.
+    let other = self::world(1_000);
+    for n in 0..2_000_000 {
+        if Arc::strong_count(&cell) == 1 {
+            break;
+        }
+        let name = format!("key {}", n % 100);
+        other.cell(&name).uncall();
+        let _ = other.tier.check(1, &key(&name), 1);
+    }
+    assert_eq!(Arc::strong_count(&cell), 1);
+}
+
+// Cells are closed and made anew while threads look them up by their own tables: what a closed cell
+// had is spent by nobody afterwards, and every key's present cell gives what it has.
+#[test]
+fn cells_that_come_and_go_under_the_threads_tables_give_each_token_once() {
+    const KEYS: usize = 64;
+    let world = world(10_000);
+    let names: Vec<_> = (0..KEYS).map(|n| format!("key {n}")).collect();
+    let (stop, spent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut granted = 0;
+    thread::scope(|scope| {
+        for t in 0..3 {
+            let (world, names, stop, spent) = (&world, &names, &stop, &spent);
+            scope.spawn(move || {
+                let mut n = t;
+                while !stop.load(Relaxed) {
+                    n = (n * 5 + 3) % KEYS;
+                    let answer = world.tier.check(1, &key(&names[n]), 1);
+                    spent.fetch_add(u64::from(matches!(answer, Local::Allowed { .. })), Relaxed);
+                }
+            });
+        }
+        for round in 0..20_000 {
+            let cell = world.cell(&names[round % KEYS]);
+            cell.grant(3, world.end());
+            granted += 3;
+            if round % 3 == 0 {
+                cell.close();
+                world.tier.remove(&cell);
+            }
+            while world.tier.next_call().is_some_and(|called| {
+                called.uncall();
+                true
+            }) {}
+        }
+        stop.store(true, Relaxed);
+    });
+    let left: u64 = names.iter().filter_map(|name| world.tier.find(1, &key(name))).map(|cell| cell.look().hold).sum();
+    let spent = spent.load(Relaxed);
+    assert!(spent + left <= granted, "{spent} + {left} > {granted}");
+    // The table serves the present cells: what is left can be had, by key.
+    let more = names
+        .iter()
+        .map(|name| {
+            (0..100_000).take_while(|_| matches!(world.tier.check(1, &key(name), 1), Local::Allowed { .. })).count()
+                as u64
+        })
+        .sum::<u64>();
+    assert_eq!(more, left);
+}
+
+#[test]
+fn a_large_pool_gives_large_credits_that_leave_as_much_to_others() {
+    for (pool, at_least, at_most) in [(100, 1, 50), (10_000, 64, 64), (10_000_000, 1_024, 1_024)] {
+        let world = world(10);
+        let cell = world.cell("k");
+        cell.set_hot(true);
+        cell.grant(pool, world.end());
+        assert!(world.allowed(1) && world.allowed(1));
+        let Look { hold, pool, .. } = cell.look();
+        let taken = hold - pool + 1;
+        assert!((at_least..=at_most).contains(&taken), "{taken}");
+    }
 }
 
 #[test]
