@@ -54,7 +54,7 @@ struct World {
     faults: Option<(u32, u32)>,
     rng: fastrand::Rng,
     /// A lie put into every question on its way: what the judge must find out.
-    tamper: fn(&mut Sync),
+    tamper: Lie,
     post: BinaryHeap<Post>,
     letters: std::collections::HashMap<u64, Letter>,
     next: u64,
@@ -64,6 +64,9 @@ struct World {
     /// Admitted by nodes that have crashed.
     dead: u64,
 }
+
+/// What is changed in a question on its way.
+type Lie = fn(&mut Sync);
 
 enum Letter {
     Request { id: u64, batch: Batch },
@@ -390,7 +393,7 @@ fn an_error_kind_reaches_those_who_wait() {
 }
 
 /// A world with losses, delays past the lease, crashes and restarts; several keys and costs.
-fn hostile(seed: u64, tamper: fn(&mut Sync)) -> (u64, u64) {
+fn hostile(seed: u64, tamper: Lie) -> (u64, u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let rate = rng.choice([20, 100, 2_000]).unwrap_or(20);
     let burst = rng.choice([1, 5, 50, 500]).unwrap_or(5);
@@ -439,7 +442,7 @@ fn no_fault_of_the_network_and_no_crash_breaks_the_bound() {
 
 #[test]
 fn an_instance_that_lies_is_found_out() {
-    let lies: [(&str, fn(&mut Sync)); 3] = [
+    let lies: [(&str, Lie); 3] = [
         ("spends longer than it said", |sync| sync.span = Micros::from_millis(20)),
         ("hides what it holds", |sync| sync.hold = 0),
         ("hides what it used", |sync| sync.used = 0),
