@@ -451,3 +451,86 @@ fn an_instance_that_lies_is_found_out() {
         assert!((0..40).any(|seed| hostile(seed, tamper).0 > 0), "{lie}: not found out in 40 worlds");
     }
 }
+
+/// A world in which node 0 has taken a large lease of the one key, and what it holds.
+fn one_rich_node() -> (World, u64) {
+    let mut world = World::new(2, &[Rule::token_bucket(100, Duration::from_secs(1)).burst(1_000)]);
+    for _ in 0..60 {
+        world.check(0, "k", 1);
+        world.run(Micros::from_millis(20));
+    }
+    let hold = world.nodes[0].engine.tally().hold;
+    assert!(hold > 20, "only {hold} tokens were lent");
+    (world, hold)
+}
+
+/// How many tokens node 1 gets at once.
+fn all_for_the_other(world: &mut World) -> u64 {
+    let before = world.nodes[1].admitted;
+    for _ in 0..2_000 {
+        world.check(1, "k", 1);
+    }
+    world.run(Micros::from_millis(100));
+    world.nodes[1].admitted - before
+}
+
+#[test]
+fn an_idle_lease_goes_back_long_before_it_ends() {
+    let (mut world, _) = one_rich_node();
+    world.run(Micros::from_secs(9)); // its lease was renewed less than a second ago, and lives ten
+    assert_eq!(world.nodes[0].engine.tally().hold, 0);
+    let got = all_for_the_other(&mut world);
+    assert!(got >= 990, "{got}");
+    assert_eq!(world.violations(), 0);
+}
+
+#[test]
+fn what_a_crashed_instance_held_comes_back_when_its_lease_ends() {
+    let (mut world, hold) = one_rich_node();
+    world.crash(0);
+    let got = all_for_the_other(&mut world);
+    assert!(got <= 1_010 - hold, "{got} although {hold} may still be spent");
+    world.run(Micros::from_secs(25));
+    let got = all_for_the_other(&mut world);
+    assert!(got >= 990, "{got}");
+    assert_eq!(world.violations(), 0);
+}
+
+#[test]
+fn a_closing_instance_gives_back_what_it_holds() {
+    let (mut world, _) = one_rich_node();
+    let deadline = world.clock.now().plus(Micros::from_secs(1));
+    world.input(0, Input::Close(deadline));
+    world.run(Micros::from_millis(20));
+    assert_eq!(world.nodes[0].engine.tally().hold, 0);
+    let got = all_for_the_other(&mut world);
+    assert!(got >= 970, "{got}: a few were spent just now");
+    world.check(0, "k", 1);
+    assert_eq!(world.nodes[0].failed, 1, "nobody is served any more");
+    assert_eq!(world.violations(), 0);
+}
+
+#[test]
+fn an_instance_that_was_stopped_finds_its_lease_over() {
+    let (mut world, _) = one_rich_node();
+    // Only time passes: no engine runs, no message moves.
+    world.clock.advance(Micros::from_secs(30));
+    assert!(!world.check_now(0, "k", 1), "the lease is over, whatever lies here");
+    world.run(Micros::from_millis(20));
+    assert!(world.check_now(0, "k", 1), "and a new one is asked for at once");
+    assert_eq!(world.violations(), 0);
+}
+
+#[test]
+fn a_store_that_lost_its_memory_starts_empty_and_says_so_once() {
+    let (mut world, hold) = one_rich_node();
+    world.store.wipe();
+    for _ in 0..400 {
+        world.check(0, "k", 1);
+        world.run(Micros(500));
+    }
+    let got = all_for_the_other(&mut world);
+    assert!(got <= 100, "{got} of a bucket that should have started empty, {hold} held");
+    let lost: u64 = world.nodes.iter().map(|node| node.engine.tally().states_lost).sum();
+    assert_eq!(lost, 1);
+}
