@@ -506,6 +506,7 @@ fn a_closing_instance_gives_back_what_it_holds() {
     let got = all_for_the_other(&mut world);
     assert!(got >= 970, "{got}: a few were spent just now");
     world.check(0, "k", 1);
+    world.tick();
     assert_eq!(world.nodes[0].failed, 1, "nobody is served any more");
     assert_eq!(world.violations(), 0);
 }
