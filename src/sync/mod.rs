@@ -7,6 +7,7 @@ mod link;
 mod message;
 mod turn;
 mod waiter;
+mod window;
 
 pub(crate) use driver::Driver;
 // A world of virtual time drives engines without the driver.

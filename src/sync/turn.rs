@@ -8,6 +8,7 @@ use super::{
     link::Road,
     message::{Effect, Input},
     waiter::{Answer, Waiter},
+    window::Window,
 };
 use crate::{
     error::ErrorKind,
@@ -122,6 +123,7 @@ pub(crate) struct Engine {
     /// Tags that have something queued, in the order in which they got it.
     turn_of: VecDeque<u16>,
     pub(super) flights: HashMap<u64, Flight>,
+    pub(super) window: Window,
     next_id: u64,
     epoch: u64,
     pub(super) road: Road,
@@ -155,6 +157,7 @@ impl Engine {
             queues: Vec::new(),
             turn_of: VecDeque::new(),
             flights: HashMap::new(),
+            window: Window::new(settings.response_timeout),
             next_id: 1,
             epoch: 0,
             road: Road::default(),
@@ -209,7 +212,7 @@ impl Engine {
         let timer = self.timers.peek().map_or(Micros::MAX, |Reverse((at, _))| *at);
         let quiet = self.quiet.front().map_or(Micros::MAX, |(at, _)| *at);
         let beat = if self.beat_sent.is_some() { Micros::MAX } else { self.next_beat() };
-        let blocked = self.turn_of.is_empty() || self.flights.len() >= IN_FLIGHT_MAX || self.road.is_down();
+        let blocked = self.turn_of.is_empty() || self.is_full() || self.road.is_down();
         let send = if blocked { Micros::MAX } else { self.allowed_at.plus(Micros::from_millis(1)) };
         timer.min(quiet).min(beat).min(send).min(self.closing.unwrap_or(Micros::MAX))
     }
@@ -512,11 +515,11 @@ impl Engine {
     /// Fills batches from the queues, as far as flights and the allowance go.
     fn send(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         self.allow(now);
-        while self.flights.len() < IN_FLIGHT_MAX && self.allowance >= 1.0 && !self.road.is_down() {
+        while !self.is_full() && self.allowance >= 1.0 && !self.road.is_down() {
             let Some(tag) = self.turn_of.pop_front() else { break };
             let mut flight = Flight { sent_at: now, asked: Vec::new() };
             let mut questions = Vec::new();
-            let room = BATCH_MAX.min(self.allowance as usize);
+            let room = BATCH_MAX.min(self.allowance as usize).min(self.window.room());
             while questions.len() < room {
                 let Some(queue) = self.queues.get_mut(usize::from(tag)) else { break };
                 let composed = if let Some(id) = queue.peeks.pop_front() {
@@ -544,10 +547,16 @@ impl Engine {
             self.tally.syncs += questions.len() as u64;
             self.tally.batches += 1;
             let id = self.new_id();
+            self.window.left(flight.asked.len());
             self.flights.insert(id, flight);
             effects.push(Effect::Send { id, batch: Batch { tag, questions } });
         }
         self.cut_off |= self.allowance < 1.0 && !self.turn_of.is_empty();
+    }
+
+    /// Whether no further batch may leave before one has come back.
+    fn is_full(&self) -> bool {
+        self.flights.len() >= IN_FLIGHT_MAX || self.window.room() == 0
     }
 
     /// Renews the allowance, and stretches horizons while questions come faster than they should.
