@@ -216,19 +216,23 @@ impl Engine {
         }
     }
 
-    /// Whether closing is over, because all is given back or the deadline has come.
+    /// Whether closing is over, because all is given back, the deadline has come or nobody answers.
     pub(super) fn finish(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         let Some(deadline) = self.closing else { return };
         let busy = !self.flights.is_empty() || self.is_anything_queued();
         if busy && now < deadline && !self.road.is_down() {
             return;
         }
+        let mut clean = !busy;
         for bucket in self.buckets.iter_mut().flatten() {
+            let look = bucket.look(now);
+            clean &= !bucket.is_unreturned(&look);
             bucket.cell.close();
             self.tier.remove(&bucket.cell);
             bucket.answer_all(Answer::Failed(ErrorKind::ShutDown));
         }
         effects.push(Effect::Beat { leave: true });
-        effects.push(Effect::Done { clean: !busy });
+        self.tally.hold = 0;
+        effects.push(Effect::Done { clean });
     }
 }

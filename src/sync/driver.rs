@@ -64,6 +64,8 @@ struct Shared {
     closers: Mutex<Option<Vec<Waiter>>>,
     /// An `ErrorKind`, why the link is not up.
     cause: Mutex<ErrorKind>,
+    /// Nobody is served from the store any more.
+    closed: AtomicBool,
     /// Everything was given back before the end.
     clean: AtomicBool,
 }
@@ -124,6 +126,7 @@ impl Driver {
             tally: Mutex::new(Tally::default()),
             closers: Mutex::new(Some(Vec::new())),
             cause: Mutex::new(ErrorKind::Unreachable),
+            closed: AtomicBool::new(false),
             clean: AtomicBool::new(false),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
@@ -177,6 +180,12 @@ impl Driver {
         *self.shared.cause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the engine was told to close.
+    pub(crate) fn is_closed(&self) -> bool {
+        // ordering: Relaxed. Who sees it late gets the answer from the engine.
+        self.shared.closed.load(Relaxed)
+    }
+
     /// Whether the engine has ended with everything given back.
     pub(crate) fn closed_clean(&self) -> bool {
         self.shared.clean.load(Relaxed)
@@ -198,6 +207,7 @@ impl Driver {
 
     /// Gives everything back and stops, by `deadline` at the latest. The ticket is answered then.
     pub(crate) fn close(&self, deadline: Micros) -> Ticket {
+        self.shared.closed.store(true, Relaxed);
         let (ticket, waiter) = waiter::pair();
         let mut closers = self.shared.closers.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *closers {
@@ -265,6 +275,7 @@ impl Round {
                     Effect::Report(event) => self.report(&event),
                     Effect::Done { clean } => {
                         self.shared.clean.store(clean, Relaxed);
+                        self.publish();
                         return;
                     }
                 }

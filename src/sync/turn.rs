@@ -375,8 +375,9 @@ impl Engine {
             && ((target > look.hold && (look.hold < low || look.hold < bucket.cost))
                 || (bucket.turned_away > 0 && look.hold < bucket.cost));
         let renews = look.hold > 0 && bucket.lease_end.minus(now) <= quarter && bucket.activity > 0;
-        let returns = look.pool > 0 && (idle || closing);
-        let may = closing || now >= bucket.next_at;
+        let returns = (look.pool > 0 && idle) || (closing && bucket.is_unreturned(&look));
+        // Who closes does not wait for a turn, but asks a bucket that answers with errors only once.
+        let may = (closing && bucket.trouble.is_none()) || now >= bucket.next_at;
         // Spent before the next question may be asked, and next to nothing was free at the last (what
         // there was is for the others): until then no is the answer, for as little as any other no.
         let nothing = bucket.free < bucket.cost.max(terms.numbers.burst / 16);
@@ -655,6 +656,7 @@ impl Engine {
             sent_at: now,
             need,
             want,
+            hold: look.hold,
             debt,
             outage,
             refunded: bucket.refunded,
