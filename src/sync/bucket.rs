@@ -82,6 +82,9 @@ pub(super) struct Bucket {
     pub(super) deny_until: Micros,
     pub(super) short: bool,
     pub(super) trouble: Option<ErrorKind>,
+    /// A question may have been applied whose answer never came: what it granted lies about until the
+    /// next one tells that it is not here.
+    pub(super) doubt: bool,
     pub(super) ready: bool,
     pub(super) timer: Micros,
     /// The hold as of the last look, for the sum over all buckets.
@@ -124,11 +127,19 @@ impl Bucket {
             deny_until: Micros::ZERO,
             short: false,
             trouble: None,
+            doubt: false,
             ready: false,
             timer: Micros::MAX,
             hold: 0,
             cell,
         }
+    }
+
+    /// A planted panic: tests name the place in the key.
+    #[cfg(test)]
+    pub(super) fn trip(&self, place: &str) {
+        let planted = self.cell.key_bytes().strip_prefix(b"panic in ");
+        assert!(planted != Some(place.as_bytes()), "planted in {place}");
     }
 
     /// Looks at the cell, measures demand, and returns what is there. `now` is the start of this turn,
@@ -266,9 +277,11 @@ impl Bucket {
         }
     }
 
-    /// Debt, outage use or refunds that the authority may not have booked.
+    /// Debt, outage use or refunds that the authority may not have booked, or a grant that it may
+    /// have booked and that never came.
     pub(super) fn is_owing(&self) -> bool {
-        self.cell.debt() > self.debt_acked
+        self.doubt
+            || self.cell.debt() > self.debt_acked
             || self.cell.outage() > self.outage_acked
             || self.refunded > self.refunded_acked
     }
@@ -281,6 +294,7 @@ impl Bucket {
         self.generation = reply.generation;
         self.generation_until = open.sent_at.plus(reply.key_ttl);
         self.free = reply.free;
+        self.doubt = false;
         if self.trouble.take().is_some() {
             self.cell.set_trouble(None);
         }
