@@ -206,11 +206,14 @@ impl Engine {
             Asked::Bucket { index, seq, .. } => {
                 self.current = Some(index);
                 let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-                if bucket.open.as_ref().is_none_or(|open| open.seq != seq) {
+                let Some(want) = bucket.open.as_ref().filter(|open| open.seq == seq).map(|open| open.want) else {
                     return;
-                }
+                };
                 bucket.reopen();
-                bucket.doubt |= is_doubtful(kind);
+                let lends =
+                    self.settings.rules.get(bucket.cell.rule() as usize).is_some_and(|t| t.mode == Mode::Leased);
+                let has_lease = lends && bucket.lease_end != Micros::ZERO;
+                bucket.untold |= has_lease || (want > 0 && is_doubtful(kind));
                 // A store that is there and refuses will refuse again; one that did not answer may yet.
                 if !matches!(kind, ErrorKind::Unanswered | ErrorKind::Unreachable) {
                     bucket.answer_all(Answer::Failed(kind));

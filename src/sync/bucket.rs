@@ -82,9 +82,9 @@ pub(super) struct Bucket {
     pub(super) deny_until: Micros,
     pub(super) short: bool,
     pub(super) trouble: Option<ErrorKind>,
-    /// A question may have been applied whose answer never came: what it granted lies about until the
-    /// next one tells that it is not here.
-    pub(super) doubt: bool,
+    /// A question failed that gave something back, or that may have been granted something: the
+    /// authority thinks that it is here until the next one tells.
+    pub(super) untold: bool,
     pub(super) ready: bool,
     pub(super) timer: Micros,
     /// The hold as of the last look, for the sum over all buckets.
@@ -127,7 +127,7 @@ impl Bucket {
             deny_until: Micros::ZERO,
             short: false,
             trouble: None,
-            doubt: false,
+            untold: false,
             ready: false,
             timer: Micros::MAX,
             hold: 0,
@@ -211,6 +211,7 @@ impl Bucket {
         self.refunded = self.refunded.saturating_sub(self.refunded_acked);
         self.refunded_acked = 0;
         self.lease_end = Micros::ZERO;
+        self.untold = false; // the old lease counts as spent, whatever is told
         self.reopen();
     }
 
@@ -277,10 +278,10 @@ impl Bucket {
         }
     }
 
-    /// Debt, outage use or refunds that the authority may not have booked, or a grant that it may
-    /// have booked and that never came.
+    /// Debt, outage use, refunds or returned tokens that the authority may not have booked, or a grant
+    /// that it may have booked and that never came.
     pub(super) fn is_owing(&self) -> bool {
-        self.doubt
+        self.untold
             || self.cell.debt() > self.debt_acked
             || self.cell.outage() > self.outage_acked
             || self.refunded > self.refunded_acked
@@ -294,7 +295,7 @@ impl Bucket {
         self.generation = reply.generation;
         self.generation_until = open.sent_at.plus(reply.key_ttl);
         self.free = reply.free;
-        self.doubt = false;
+        self.untold = false;
         if self.trouble.take().is_some() {
             self.cell.set_trouble(None);
         }

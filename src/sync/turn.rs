@@ -406,7 +406,9 @@ impl Engine {
         // Spent before the next question may be asked, and next to nothing was free at the last (what
         // there was is for the others): until then no is the answer, for as little as any other no.
         let nothing = bucket.free < bucket.cost.max(terms.numbers.burst / 16);
-        let dry = bucket.short && !may && look.hold < bucket.cost && nothing;
+        // With something wrong it would be no answer of the limit's.
+        let well = !down && bucket.trouble.is_none();
+        let dry = bucket.short && !may && look.hold < bucket.cost && nothing && well;
         if dry && terms.mode == Mode::Leased && bucket.deny_until == Micros::ZERO && bucket.waiting.is_empty() {
             bucket.deny_until = bucket.next_at;
             bucket.cell.deny_until(bucket.cost, bucket.next_at);
