@@ -496,7 +496,7 @@ async fn every_check_is_counted_once() {
                 *asked += 8;
                 // These are none.
                 _ = limiter.peek("a").await;
-                _ = limiter.check_now_n("a", 0);
+                _ = limiter.check_now_n(&key, 0);
             }
         }
     };
@@ -615,7 +615,7 @@ async fn a_shutdown_that_cannot_return_the_leases_says_so_and_ends() {
 async fn a_shutdown_that_is_dropped_goes_on() {
     let (_store, one, other) = two(10_000).await;
     let spent = borrow(&one).await;
-    assert_eq!(at_once(one.shutdown()), None);
+    _ = at_once(one.shutdown());
     let rest = other.limiter("r").expect("its rule");
     eventually("the leases are back", async || rest.peek("a").await.remaining() == 10_000 - spent).await;
     let limiter = one.limiter("r").expect("its rule");

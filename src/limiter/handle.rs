@@ -226,7 +226,7 @@ impl Setup {
     #[cold]
     pub(super) fn cold(&self, cell: &Arc<Cell>, cost: u64) -> Decision {
         let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
-        if driver.is_closed() {
+        if driver.is_closing() {
             return self.without_authority(cell, cost, ErrorKind::ShutDown); // nobody would hear a call
         }
         if let Some(kind) = self.known_trouble(driver, cell) {
@@ -252,6 +252,9 @@ impl Setup {
 
     /// What is known to be wrong before anything is asked.
     fn known_trouble(&self, driver: &Driver, cell: &Cell) -> Option<ErrorKind> {
+        if driver.is_closing() {
+            return Some(ErrorKind::ShutDown);
+        }
         cell.trouble().or_else(|| (driver.link() == Link::Down).then(|| driver.cause()))
     }
 
@@ -287,7 +290,9 @@ impl Setup {
     fn ticket(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Result<Ticket, Decision> {
         let Way::Shared { driver, .. } = &self.way else { return Err(self.never(Source::Local)) };
         match self.known_trouble(driver, cell) {
-            Some(kind) if driver.link() == Link::Down => Err(self.without_authority(cell, cost, kind)),
+            Some(kind) if kind == ErrorKind::ShutDown || driver.link() == Link::Down => {
+                Err(self.without_authority(cell, cost, kind))
+            }
             _ => Ok(driver.ask(cell, cost, deadline)),
         }
     }

@@ -85,6 +85,9 @@ pub(super) struct Bucket {
     pub(super) deny_until: Micros,
     pub(super) short: bool,
     pub(super) trouble: Option<ErrorKind>,
+    /// A question failed that gave something back, or that may have been granted something: the
+    /// authority thinks that it is here until the next one tells.
+    pub(super) untold: bool,
     pub(super) ready: bool,
     pub(super) timer: Micros,
     /// The hold as of the last look, for the sum over all buckets.
@@ -128,11 +131,19 @@ impl Bucket {
             deny_until: Micros::ZERO,
             short: false,
             trouble: None,
+            untold: false,
             ready: false,
             timer: Micros::MAX,
             hold: 0,
             cell,
         }
+    }
+
+    /// A planted panic: tests name the place in the key.
+    #[cfg(test)]
+    pub(super) fn trip(&self, place: &str) {
+        let planted = self.cell.key_bytes().strip_prefix(b"panic in ");
+        assert!(planted != Some(place.as_bytes()), "planted in {place}");
     }
 
     /// Looks at the cell, measures demand, and returns what is there. `now` is the start of this turn,
@@ -205,6 +216,7 @@ impl Bucket {
         self.refunded = self.refunded.saturating_sub(self.refunded_acked);
         self.refunded_acked = 0;
         self.lease_end = Micros::ZERO;
+        self.untold = false; // the old lease counts as spent, whatever is told
         self.reopen();
     }
 
@@ -271,9 +283,11 @@ impl Bucket {
         }
     }
 
-    /// Debt, outage use or refunds that the authority may not have booked.
+    /// Debt, outage use, refunds or returned tokens that the authority may not have booked, or a grant
+    /// that it may have booked and that never came.
     pub(super) fn is_owing(&self) -> bool {
-        self.cell.debt() > self.debt_acked
+        self.untold
+            || self.cell.debt() > self.debt_acked
             || self.cell.outage() > self.outage_acked
             || self.refunded > self.refunded_acked
     }
@@ -292,6 +306,7 @@ impl Bucket {
         self.generation = reply.generation;
         self.generation_until = open.sent_at.plus(reply.key_ttl);
         self.free = reply.free;
+        self.untold = false;
         if self.trouble.take().is_some() {
             self.cell.set_trouble(None);
         }

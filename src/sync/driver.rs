@@ -64,8 +64,8 @@ struct Shared {
     closers: Mutex<Option<Vec<Waiter>>>,
     /// An `ErrorKind`, why the link is not up.
     cause: Mutex<ErrorKind>,
-    /// Nobody is served from the store any more.
-    closed: AtomicBool,
+    /// Somebody has asked for the end.
+    closing: AtomicBool,
     /// Everything was given back before the end.
     clean: AtomicBool,
 }
@@ -126,7 +126,7 @@ impl Driver {
             tally: Mutex::new(Tally::default()),
             closers: Mutex::new(Some(Vec::new())),
             cause: Mutex::new(ErrorKind::Unreachable),
-            closed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             clean: AtomicBool::new(false),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
@@ -180,10 +180,9 @@ impl Driver {
         *self.shared.cause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the engine was told to close.
-    pub(crate) fn is_closed(&self) -> bool {
-        // ordering: Relaxed. Who sees it late gets the answer from the engine.
-        self.shared.closed.load(Relaxed)
+    /// Whether it was told to close: nobody is to be let in any more, by whatever policy.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.shared.closing.load(Relaxed)
     }
 
     /// Whether the engine has ended with everything given back.
@@ -207,7 +206,8 @@ impl Driver {
 
     /// Gives everything back and stops, by `deadline` at the latest. The ticket is answered then.
     pub(crate) fn close(&self, deadline: Micros) -> Ticket {
-        self.shared.closed.store(true, Relaxed);
+        // ordering: Relaxed. Who comes at the same moment may still be served.
+        self.shared.closing.store(true, Relaxed);
         let (ticket, waiter) = waiter::pair();
         let mut closers = self.shared.closers.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *closers {

@@ -8,9 +8,9 @@
 use crate::{error::ErrorKind, time::Micros};
 
 /// The window at first, and the least and the most it ever is.
-const FIRST: f64 = 400.0;
-const LEAST: f64 = 50.0;
-const MOST: f64 = 6_400.0;
+const FIRST: f64 = 100.0;
+const LEAST: f64 = 20.0;
+const MOST: f64 = 2_000.0;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn new(response_timeout: Micros) -> Window {
-        let (quick, slow) = (Micros(response_timeout.0 / 16), Micros(response_timeout.0 / 4));
+        let (quick, slow) = (Micros(response_timeout.0 / 40), Micros(response_timeout.0 / 8));
         Window { size: FIRST, under_way: 0, quick, slow, shrunk_at: Micros::ZERO }
     }
 
@@ -65,19 +65,19 @@ mod tests {
     #[test]
     fn quick_answers_let_it_grow_and_slow_ones_halve_it_once_a_round() {
         let mut window = Window::new(Micros::from_millis(200));
-        assert_eq!(window.room(), 400);
-        window.left(400);
-        assert_eq!(window.room(), 0);
-        window.came_back(400, Micros(0), QUICK, None);
-        assert_eq!(window.room(), 440);
-        let slow = Micros::from_millis(60);
-        window.left(200);
-        window.came_back(100, Micros(0), slow, None);
-        window.came_back(100, Micros(0), slow, None);
-        assert_eq!(window.room(), 220, "both left before the first was known to be slow");
+        assert_eq!(window.room(), 100);
         window.left(100);
-        window.came_back(100, slow, slow.plus(slow), Some(ErrorKind::Unanswered));
+        assert_eq!(window.room(), 0);
+        window.came_back(100, Micros(0), QUICK, None);
         assert_eq!(window.room(), 110);
+        let slow = Micros::from_millis(60);
+        window.left(100);
+        window.came_back(50, Micros(0), slow, None);
+        window.came_back(50, Micros(0), slow, None);
+        assert_eq!(window.room(), 55, "both left before the first was known to be slow");
+        window.left(50);
+        window.came_back(50, slow, slow.plus(slow), Some(ErrorKind::Unanswered));
+        assert_eq!(window.room(), 27);
     }
 
     #[test]
@@ -88,11 +88,11 @@ mod tests {
             now = now.plus(Micros::from_millis(200));
             window.came_back(0, now, now, Some(ErrorKind::Unanswered));
         }
-        assert_eq!(window.room(), 50);
+        assert_eq!(window.room(), 20);
         for _ in 0..100_000 {
-            window.left(50);
-            window.came_back(50, now, now.plus(QUICK), None);
+            window.left(20);
+            window.came_back(20, now, now.plus(QUICK), None);
         }
-        assert_eq!(window.room(), 6_400);
+        assert_eq!(window.room(), 2_000);
     }
 }
