@@ -220,8 +220,8 @@ async fn a_look_changes_nothing_and_says_what_is_there() {
         }
         for left in (0..10).rev() {
             assert!(limiter.check("a").await.is_allowed());
-            let seen = look().await;
-            assert!(seen.iter().all(|d| d.remaining() == left), "{mode:?}: {left} {seen:?}");
+            // A look may cross a lease on its way, and miss it for once.
+            eventually("what is left", async || look().await.iter().all(|d| d.remaining() == left)).await;
         }
         for no in look().await {
             assert!(!no.is_allowed() && no.retry_after() > Some(Duration::ZERO), "{mode:?}: {no:?}");
@@ -305,7 +305,7 @@ async fn a_cold_credit_is_given_at_once_and_paid_back() {
 
 #[tokio::test]
 async fn check_now_says_no_to_a_cold_key_and_asks_in_the_background() {
-    let (gate, limiter) = gate(Rule::token_bucket(1_000, SECOND)).await;
+    let (gate, limiter) = gate(Rule::token_bucket(1_000, SECOND).deadline(PATIENCE)).await;
     let no = limiter.check_now("a");
     assert!(!no.is_allowed() && no.source() == Source::Lease && no.trouble().is_none());
     let wait = no.retry_after().expect("a round trip");
@@ -313,7 +313,7 @@ async fn check_now_says_no_to_a_cold_key_and_asks_in_the_background() {
     eventually("tokens are here", async || limiter.check_now("a").is_allowed()).await;
     assert!(gate.snapshot().cold_denied >= 1);
     // A rule that promises to ask each time has none here, ever.
-    let exact = Tollgate::builder().rule("r", Rule::token_bucket(1_000, SECOND).mode(Mode::Exact));
+    let exact = Tollgate::builder().rule("r", Rule::token_bucket(1_000, SECOND).mode(Mode::Exact).deadline(PATIENCE));
     let exact = exact.build().await.expect("a fair rule").limiter("r").expect("its rule");
     assert!(exact.check("a").await.is_allowed());
     assert!(!exact.check_now("a").is_allowed());
@@ -514,7 +514,7 @@ async fn every_check_is_counted_once() {
 
 #[tokio::test]
 async fn a_snapshot_tells_of_holds_members_and_the_store() {
-    let (gate, limiter) = gate(Rule::token_bucket(1_000, SECOND)).await;
+    let (gate, limiter) = gate(Rule::token_bucket(1_000, SECOND).deadline(PATIENCE)).await;
     for _ in 0..50 {
         assert!(limiter.check("a").await.is_allowed());
     }
