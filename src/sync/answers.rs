@@ -28,6 +28,7 @@ impl Engine {
     pub(super) fn answered(&mut self, id: u64, result: Result<Answers, Error>, now: Micros, effects: &mut Vec<Effect>) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let was_down = self.road.is_down();
+        self.window.came_back(flight.asked.len(), flight.sent_at, now, result.as_ref().err().map(Error::kind));
         match result {
             Ok(answers) => {
                 let there = answers.iter().flatten().map(|reply| reply.now).max().unwrap_or_default();

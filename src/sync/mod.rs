@@ -9,6 +9,7 @@ mod message;
 mod panics;
 mod turn;
 mod waiter;
+mod window;
 
 pub(crate) use driver::Driver;
 // A world of virtual time drives engines without the driver.

@@ -8,6 +8,7 @@ use super::{
     link::Road,
     message::{Effect, Input},
     waiter::{Answer, Waiter},
+    window::Window,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -137,6 +138,7 @@ pub(crate) struct Engine {
     /// Tags that have something queued, in the order in which they got it.
     turn_of: VecDeque<u16>,
     pub(super) flights: HashMap<u64, Flight>,
+    pub(super) window: Window,
     next_id: u64,
     epoch: u64,
     pub(super) road: Road,
@@ -177,6 +179,7 @@ impl Engine {
             queues: Vec::new(),
             turn_of: VecDeque::new(),
             flights: HashMap::new(),
+            window: Window::new(settings.response_timeout),
             next_id: 1,
             epoch: 0,
             road: Road::default(),
@@ -236,7 +239,7 @@ impl Engine {
         let timer = self.timers.peek().map_or(Micros::MAX, |Reverse((at, _))| *at);
         let quiet = self.quiet.front().map_or(Micros::MAX, |(at, _)| *at);
         let beat = if self.beat_sent.is_some() { Micros::MAX } else { self.next_beat() };
-        let blocked = !self.is_anything_queued() || self.flights.len() >= IN_FLIGHT_MAX || self.road.is_down();
+        let blocked = !self.is_anything_queued() || self.is_full() || self.road.is_down();
         let send = if blocked { Micros::MAX } else { self.allowed_at.plus(Micros::from_millis(1)) };
         timer.min(quiet).min(beat).min(send).min(self.closing.unwrap_or(Micros::MAX))
     }
@@ -558,7 +561,7 @@ impl Engine {
     /// Fills batches from the queues, as far as flights and the allowance go.
     fn send(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         self.allow(now);
-        while self.flights.len() < IN_FLIGHT_MAX && self.allowance >= 1.0 && !self.road.is_down() {
+        while !self.is_full() && self.allowance >= 1.0 && !self.road.is_down() {
             let Some(load) = self.load(now) else { break };
             let Load { tag, asked, questions } = load;
             if let Some(queue) = self.queues.get(usize::from(tag))
@@ -574,10 +577,16 @@ impl Engine {
             self.tally.syncs += questions.len() as u64;
             self.tally.batches += 1;
             let id = self.new_id();
+            self.window.left(asked.len());
             self.flights.insert(id, Flight { sent_at: now, asked });
             effects.push(Effect::Send { id, batch: Batch { tag, questions } });
         }
         self.cut_off |= self.allowance < 1.0 && !self.turn_of.is_empty();
+    }
+
+    /// Whether no further batch may leave before one has come back.
+    fn is_full(&self) -> bool {
+        self.flights.len() >= IN_FLIGHT_MAX || self.window.room() == 0
     }
 
     /// Fills one batch, or goes on with one that a panic has interrupted. `None`: nothing is queued.
@@ -586,7 +595,7 @@ impl Engine {
             let tag = self.turn_of.pop_front()?;
             self.loading = Some(Load { tag, asked: Vec::new(), questions: Vec::new() });
         }
-        let room = BATCH_MAX.min(self.allowance as usize);
+        let room = BATCH_MAX.min(self.allowance as usize).min(self.window.room());
         while let Some(load) = self.loading.as_ref().filter(|load| load.questions.len() < room) {
             let Some(queue) = self.queues.get_mut(usize::from(load.tag)) else { break };
             let composed = if let Some(id) = queue.peeks.pop_front() {
