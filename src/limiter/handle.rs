@@ -181,7 +181,7 @@ impl Setup {
             Way::Shared { driver, .. } if cost <= self.terms.numbers.burst => match self.terms.mode {
                 Mode::Exact => match driver.tier().cell(self.rule, key) {
                     Ok(cell) => Step::Ask(cell),
-                    Err(_) => Step::Done(self.saturated()),
+                    Err(_) => Step::Done(self.uncounted_saturated()),
                 },
                 _ => self.step(driver.tier().check(self.rule, key, cost)),
             },
@@ -216,6 +216,12 @@ impl Setup {
         }
     }
 
+    /// The registry had no place when it was asked for a cell, which is no check that the tier counts.
+    fn uncounted_saturated(&self) -> Decision {
+        count(&self.tallies.saturated);
+        self.saturated()
+    }
+
     /// No tokens here, and no time to ask: the rule's policy for cold keys.
     #[cold]
     pub(super) fn cold(&self, cell: &Arc<Cell>, cost: u64) -> Decision {
@@ -228,10 +234,12 @@ impl Setup {
         if let Cold::Credit(tokens) = self.terms.cold
             && cell.cold_credit(cost, tokens, self.terms.lease_ttl, self.clock.coarse())
         {
+            count(&self.tallies.cold_allowed);
             driver.tier().call(cell);
             return self.allowed(0, Source::Lease);
         }
-        // Counted before the call: the engine that answers it must see that somebody was turned away.
+        count(&self.tallies.cold_denied);
+        // Noted before the call: the engine that answers it must see that somebody was turned away.
         cell.refuse(cost);
         if self.terms.mode != Mode::Exact {
             driver.tier().call(cell);
@@ -310,7 +318,7 @@ impl Setup {
                 let key = Key::stored(cell.key_bytes(), cell.is_digest());
                 return match driver.tier().cell(self.rule, &key) {
                     Ok(successor) => Err(successor),
-                    Err(_) => Ok(self.saturated()),
+                    Err(_) => Ok(self.uncounted_saturated()),
                 };
             }
         })
