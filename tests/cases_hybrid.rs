@@ -176,15 +176,15 @@ async fn leases_that_ended_while_cut_off_are_never_spent() {
         until("a lease", || {
             clock.advance(Duration::from_millis(5));
             taken += u64::from(limiter.check_now("k").is_allowed());
-            gate.snapshot().held > 0
+            gate.snapshot().held > 2
         })
         .await;
     }
     for (proxy, ..) in &nodes {
         proxy.freeze();
     }
-    for (_, clock, gate, limiter) in &nodes {
-        assert!(gate.snapshot().held > 0, "something is lent");
+    assert!(nodes.iter().any(|(_, _, gate, _)| gate.snapshot().held > 0), "something is lent");
+    for (_, clock, _, limiter) in &nodes {
         clock.advance(ttl);
         for _ in 0..100 {
             assert!(!limiter.check_now("k").is_allowed(), "a lease that is over");

@@ -33,6 +33,9 @@ use tokio::{
     task::{self, JoinSet},
 };
 
+#[cfg(test)]
+mod panics;
+
 /// Inputs that one round takes before it sends and looks at the clock again.
 const ROUND: usize = 1_024;
 /// The last heartbeat, which says that this instance leaves, may take this long.

@@ -5,8 +5,6 @@ mod bucket;
 mod driver;
 mod link;
 mod message;
-#[cfg(test)]
-mod panics;
 mod turn;
 mod waiter;
 mod window;

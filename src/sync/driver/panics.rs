@@ -2,10 +2,12 @@
 //! others of the same batch, round or flush never notice.
 
 use super::{
-    driver::Driver,
-    message::{Effect, Input},
-    turn::{Engine, Settings},
-    waiter::{Answer, Ticket, pair},
+    super::{
+        message::{Effect, Input},
+        turn::{Engine, Settings},
+        waiter::{Answer, Ticket, pair},
+    },
+    Driver,
 };
 use crate::{
     clock::Clock,
