@@ -1,6 +1,5 @@
 //! The gateway as users run it: processes of their own on a real Redis, asked over real HTTP.
 #![cfg(all(feature = "gateway", feature = "redis", unix))]
-#![cfg(feature = "redis")]
 
 mod support;
 
