@@ -11,9 +11,9 @@ use super::{
     window::Window,
 };
 use crate::{
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     key::{BucketName, KeySpace},
-    lease::{EXACT_MAX, InstanceId, Need, Sync, Total},
+    lease::{EXACT_MAX, InstanceId, Need, Reply, Sync, Total},
     local::{Cell, Tier},
     observe::{Event, Link},
     rule::{LEASE_MARGIN, Mode, Terms},
@@ -84,6 +84,21 @@ pub(super) struct Flight {
     pub(super) asked: Vec<Asked>,
 }
 
+/// A batch that is being put together.
+#[derive(Debug)]
+struct Load {
+    tag: u16,
+    asked: Vec<Asked>,
+    questions: Vec<(BucketName, Sync)>,
+}
+
+/// What came back for one question: the authority's word, or why its whole batch has none.
+#[derive(Debug)]
+pub(super) enum Landed {
+    Answer(Result<Reply, Error>),
+    Failed(ErrorKind),
+}
+
 #[derive(Debug)]
 pub(super) struct Peek {
     rule: u32,
@@ -142,7 +157,14 @@ pub(crate) struct Engine {
     pub(super) rng: fastrand::Rng,
     pub(super) tally: Tally,
     /// The bucket that this turn is about, so that a panic is one bucket's trouble.
-    current: Option<u32>,
+    pub(super) current: Option<u32>,
+    // What a turn does for many buckets lies here meanwhile, so that a panic over one of them leaves
+    // the rest for the next flush.
+    /// Answers that came and were not looked at yet.
+    pub(super) landed: VecDeque<(Asked, Landed)>,
+    /// The next of all buckets that has to be visited.
+    pub(super) round: Option<u32>,
+    loading: Option<Load>,
 }
 
 impl Engine {
@@ -173,6 +195,9 @@ impl Engine {
             rng: fastrand::Rng::with_seed(settings.instance.0),
             tally: Tally::default(),
             current: None,
+            landed: VecDeque::new(),
+            round: None,
+            loading: None,
             settings,
         }
     }
@@ -199,6 +224,8 @@ impl Engine {
 
     /// Ends a round of turns: runs what is due and sends what is ready.
     pub(crate) fn flush(&mut self, now: Micros, effects: &mut Vec<Effect>) {
+        self.land(now, effects);
+        self.visit_all(now);
         self.run_timers(now);
         self.retire(now);
         self.beat(now, effects);
@@ -212,7 +239,7 @@ impl Engine {
         let timer = self.timers.peek().map_or(Micros::MAX, |Reverse((at, _))| *at);
         let quiet = self.quiet.front().map_or(Micros::MAX, |(at, _)| *at);
         let beat = if self.beat_sent.is_some() { Micros::MAX } else { self.next_beat() };
-        let blocked = self.turn_of.is_empty() || self.is_full() || self.road.is_down();
+        let blocked = !self.is_anything_queued() || self.is_full() || self.road.is_down();
         let send = if blocked { Micros::MAX } else { self.allowed_at.plus(Micros::from_millis(1)) };
         timer.min(quiet).min(beat).min(send).min(self.closing.unwrap_or(Micros::MAX))
     }
@@ -344,6 +371,8 @@ impl Engine {
         let round_trip = self.road.round_trip();
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
         let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).copied() else { return };
+        #[cfg(test)]
+        bucket.trip("visit");
 
         if bucket.is_over(now) {
             self.epoch += 1;
@@ -375,12 +404,15 @@ impl Engine {
             && ((target > look.hold && (look.hold < low || look.hold < bucket.cost))
                 || (bucket.turned_away > 0 && look.hold < bucket.cost));
         let renews = look.hold > 0 && bucket.lease_end.minus(now) <= quarter && bucket.activity > 0;
-        let returns = look.pool > 0 && (idle || closing);
-        let may = closing || now >= bucket.next_at;
+        let returns = (look.pool > 0 && idle) || (closing && bucket.is_unreturned(&look));
+        // Who closes does not wait for a turn, but asks a bucket that answers with errors only once.
+        let may = (closing && bucket.trouble.is_none()) || now >= bucket.next_at;
         // Spent before the next question may be asked, and next to nothing was free at the last (what
         // there was is for the others): until then no is the answer, for as little as any other no.
         let nothing = bucket.free < bucket.cost.max(terms.numbers.burst / 16);
-        let dry = bucket.short && !may && look.hold < bucket.cost && nothing;
+        // With something wrong it would be no answer of the limit's.
+        let well = !down && bucket.trouble.is_none();
+        let dry = bucket.short && !may && look.hold < bucket.cost && nothing && well;
         if dry && terms.mode == Mode::Leased && bucket.deny_until == Micros::ZERO && bucket.waiting.is_empty() {
             bucket.deny_until = bucket.next_at;
             bucket.cell.deny_until(bucket.cost, bucket.next_at);
@@ -445,6 +477,21 @@ impl Engine {
         if next < bucket.timer {
             bucket.timer = next;
             self.timers.push(Reverse((next, Timer::Bucket(index))));
+        }
+    }
+
+    /// Visits every bucket, from where the last such round was interrupted.
+    pub(super) fn visit_all(&mut self, now: Micros) {
+        while let Some(index) = self.round {
+            self.round = (index as usize + 1 < self.buckets.len()).then_some(index + 1);
+            self.current = Some(index);
+            if self.closing.is_some()
+                && let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut)
+            {
+                bucket.answer_all(Answer::Failed(ErrorKind::ShutDown));
+                bucket.next_at = Micros::ZERO;
+            }
+            self.visit(index, now);
         }
     }
 
@@ -516,24 +563,8 @@ impl Engine {
     fn send(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         self.allow(now);
         while !self.is_full() && self.allowance >= 1.0 && !self.road.is_down() {
-            let Some(tag) = self.turn_of.pop_front() else { break };
-            let mut flight = Flight { sent_at: now, asked: Vec::new() };
-            let mut questions = Vec::new();
-            let room = BATCH_MAX.min(self.allowance as usize).min(self.window.room());
-            while questions.len() < room {
-                let Some(queue) = self.queues.get_mut(usize::from(tag)) else { break };
-                let composed = if let Some(id) = queue.peeks.pop_front() {
-                    self.compose_peek(id)
-                } else if let Some(index) = queue.needed.pop_front().or_else(|| queue.ahead.pop_front()) {
-                    self.compose(index, now)
-                } else {
-                    break;
-                };
-                if let Some((asked, name, sync)) = composed {
-                    flight.asked.push(asked);
-                    questions.push((name, sync));
-                }
-            }
+            let Some(load) = self.load(now) else { break };
+            let Load { tag, asked, questions } = load;
             if let Some(queue) = self.queues.get(usize::from(tag))
                 && (!queue.peeks.is_empty() || !queue.needed.is_empty() || !queue.ahead.is_empty())
             {
@@ -547,8 +578,8 @@ impl Engine {
             self.tally.syncs += questions.len() as u64;
             self.tally.batches += 1;
             let id = self.new_id();
-            self.window.left(flight.asked.len());
-            self.flights.insert(id, flight);
+            self.window.left(asked.len());
+            self.flights.insert(id, Flight { sent_at: now, asked });
             effects.push(Effect::Send { id, batch: Batch { tag, questions } });
         }
         self.cut_off |= self.allowance < 1.0 && !self.turn_of.is_empty();
@@ -557,6 +588,30 @@ impl Engine {
     /// Whether no further batch may leave before one has come back.
     fn is_full(&self) -> bool {
         self.flights.len() >= IN_FLIGHT_MAX || self.window.room() == 0
+    }
+
+    /// Fills one batch, or goes on with one that a panic has interrupted. `None`: nothing is queued.
+    fn load(&mut self, now: Micros) -> Option<Load> {
+        if self.loading.is_none() {
+            let tag = self.turn_of.pop_front()?;
+            self.loading = Some(Load { tag, asked: Vec::new(), questions: Vec::new() });
+        }
+        let room = BATCH_MAX.min(self.allowance as usize).min(self.window.room());
+        while let Some(load) = self.loading.as_ref().filter(|load| load.questions.len() < room) {
+            let Some(queue) = self.queues.get_mut(usize::from(load.tag)) else { break };
+            let composed = if let Some(id) = queue.peeks.pop_front() {
+                self.compose_peek(id)
+            } else if let Some(index) = queue.needed.pop_front().or_else(|| queue.ahead.pop_front()) {
+                self.compose(index, now)
+            } else {
+                break;
+            };
+            if let (Some((asked, name, sync)), Some(load)) = (composed, &mut self.loading) {
+                load.asked.push(asked);
+                load.questions.push((name, sync));
+            }
+        }
+        self.loading.take()
     }
 
     /// Renews the allowance, and stretches horizons while questions come faster than they should.
@@ -597,6 +652,8 @@ impl Engine {
         if bucket.open.is_some() {
             return None;
         }
+        #[cfg(test)]
+        bucket.trip("compose");
         let terms = self.settings.rules.get(bucket.cell.rule() as usize).copied()?;
         if bucket.is_over(now) {
             self.epoch += 1;
@@ -655,6 +712,7 @@ impl Engine {
             sent_at: now,
             need,
             want,
+            hold: look.hold,
             debt,
             outage,
             refunded: bucket.refunded,
@@ -697,7 +755,7 @@ impl Engine {
 
     /// Whether a bucket or a peek waits for its place in a batch.
     pub(super) fn is_anything_queued(&self) -> bool {
-        !self.turn_of.is_empty()
+        !self.turn_of.is_empty() || self.loading.is_some()
     }
 
     fn tag_of(&self, index: u32) -> u16 {
