@@ -2,8 +2,9 @@
 
 use super::{
     bucket::Open,
+    dispatch::Asked,
     message::Effect,
-    turn::{Asked, DENIAL_MAX, Engine, Landed, TROUBLE_PAUSE, bucket_event},
+    turn::{DENIAL_MAX, Engine, Landed, TROUBLE_PAUSE, bucket_event},
     waiter::Answer,
 };
 use crate::{
