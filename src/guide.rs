@@ -8,3 +8,12 @@ pub mod guarantees {}
 
 #[doc = include_str!("../docs/testing.md")]
 pub mod testing {}
+
+// The examples of the read-me files are run like those of any page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.zh-CN.md")]
+mod readme_zh {}

@@ -7,7 +7,7 @@ use crate::{
     hash,
     key::{KeySpace, LongKeys},
     lease::{EXACT_MAX, InstanceId},
-    limiter::{Limiter, Saturated, Setup, Tallies, Way},
+    limiter::{Alarm, Limiter, Saturated, Setup, Tallies, Way},
     local::{Governed, Quota},
     observe::{Event, Observer},
     rule::{Mode, Rule, Terms},
@@ -215,12 +215,14 @@ impl Builder {
             _ => None,
         };
         let governed = Arc::new(Governed::new(clock.clone(), self.keys_max));
+        let fallback = Arc::new(Governed::new(clock.clone(), self.keys_max));
         let tallies = Arc::new(Tallies::default());
+        let alarm = Arc::new(Alarm::new(self.observer.clone(), self.keys_max));
         let mut limiters = Vec::new();
         for (index, terms) in terms.into_iter().enumerate() {
             let way = match &driver {
                 Some(driver) if terms.mode != Mode::Local => {
-                    Way::Shared { driver: driver.clone(), fallback: governed.clone() }
+                    Way::Shared { driver: driver.clone(), fallback: fallback.clone() }
                 }
                 _ => {
                     let quota = Quota::new(terms.numbers.rate, terms.numbers.burst)
@@ -236,6 +238,7 @@ impl Builder {
                 clock: clock.clone(),
                 way,
                 tallies: tallies.clone(),
+                alarm: alarm.clone(),
             }));
         }
         let shutdown = Micros::from(self.shutdown);

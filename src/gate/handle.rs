@@ -72,8 +72,8 @@ impl Tollgate {
     /// [`shutdown_timeout`](Builder::shutdown_timeout). A second call waits for the same end.
     ///
     /// # Errors
-    /// [`ErrorKind::Deadline`] when the time-out passed before everything was given back; what was not
-    /// ends with its lease.
+    /// [`ErrorKind::Deadline`] when the time-out passed before everything was given back, and at once
+    /// where the store is known to be away; what was not given back ends with its lease.
     ///
     /// # Cancel safety
     /// The shutdown goes on when the call is dropped.

@@ -20,16 +20,17 @@ pub struct RuleSnapshot {
 
 /// Counts since the gate was built, and how things are now.
 ///
-/// Counts are of checks where nothing else is said. They are read one after the other while checks go
-/// on, so they need not add up to the last one.
+/// Counts are of checks where nothing else is said. Each check that asks for a token or more is in exactly one
+/// of `local_*`, `lease_*`, `authority_*`, `cold_*`, `outage_*`, `never`, `bad_keys` and `saturated`. They are
+/// read one after the other while checks go on, so only those of a quiet gate add up to the last one.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The rules, in the builder's order.
     pub rules: Vec<RuleSnapshot>,
-    /// Allowed by this process alone (`Local` rules and outage shares).
+    /// Allowed by `Local` rules.
     pub local_allowed: u64,
-    /// Denied by this process alone.
+    /// Denied by `Local` rules.
     pub local_denied: u64,
     /// Allowed from leased tokens, without waiting.
     pub lease_allowed: u64,
@@ -39,13 +40,17 @@ pub struct Snapshot {
     pub authority_allowed: u64,
     /// Denied after waiting for the authority.
     pub authority_denied: u64,
+    /// Allowed by `check_now` on [credit](crate::Cold::Credit).
+    pub cold_allowed: u64,
+    /// Denied by `check_now` because no tokens of the key were here.
+    pub cold_denied: u64,
     /// Allowed by an outage policy.
     pub outage_allowed: u64,
-    /// Denied by an outage policy.
+    /// Denied by an outage policy, or because the gate is shut down.
     pub outage_denied: u64,
-    /// Of these, how many because the store was there and refused to serve.
+    /// Of the last two, how many because the store was there and refused to serve.
     pub overload: u64,
-    /// Of these, how many because the check's deadline passed.
+    /// Of the same two, how many because the check's deadline passed.
     pub late: u64,
     /// Refused because the cost is above the burst.
     pub never: u64,
@@ -98,13 +103,15 @@ impl Snapshot {
             lease_denied: tier.denied,
             authority_allowed: read(&tallies.authority_allowed),
             authority_denied: read(&tallies.authority_denied),
+            cold_allowed: read(&tallies.cold_allowed),
+            cold_denied: read(&tallies.cold_denied),
             outage_allowed: read(&tallies.outage_allowed),
             outage_denied: read(&tallies.outage_denied),
             overload: read(&tallies.overload),
             late: read(&tallies.late),
             never: read(&tallies.never),
             bad_keys: read(&tallies.bad_keys),
-            saturated: tier.saturated + local.saturated,
+            saturated: tier.saturated + local.saturated + read(&tallies.saturated),
             keys: tier.keys + local.keys,
             held: tally.hold,
             syncs: tally.syncs,

@@ -181,7 +181,7 @@ impl Setup {
             Way::Shared { driver, .. } if cost <= self.terms.numbers.burst => match self.terms.mode {
                 Mode::Exact => match driver.tier().cell(self.rule, key) {
                     Ok(cell) => Step::Ask(cell),
-                    Err(_) => Step::Done(self.saturated()),
+                    Err(_) => Step::Done(self.uncounted_saturated()),
                 },
                 _ => self.step(driver.tier().check(self.rule, key, cost)),
             },
@@ -216,10 +216,19 @@ impl Setup {
         }
     }
 
+    /// The registry had no place when it was asked for a cell, which is no check that the tier counts.
+    fn uncounted_saturated(&self) -> Decision {
+        count(&self.tallies.saturated);
+        self.saturated()
+    }
+
     /// No tokens here, and no time to ask: the rule's policy for cold keys.
     #[cold]
     pub(super) fn cold(&self, cell: &Arc<Cell>, cost: u64) -> Decision {
         let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
+        if driver.is_closing() {
+            return self.without_authority(cell, cost, ErrorKind::ShutDown); // nobody would hear a call
+        }
         if let Some(kind) = self.known_trouble(driver, cell) {
             cell.refuse(cost);
             driver.tier().call(cell);
@@ -228,10 +237,12 @@ impl Setup {
         if let Cold::Credit(tokens) = self.terms.cold
             && cell.cold_credit(cost, tokens, self.terms.lease_ttl, self.clock.coarse())
         {
+            count(&self.tallies.cold_allowed);
             driver.tier().call(cell);
             return self.allowed(0, Source::Lease);
         }
-        // Counted before the call: the engine that answers it must see that somebody was turned away.
+        count(&self.tallies.cold_denied);
+        // Noted before the call: the engine that answers it must see that somebody was turned away.
         cell.refuse(cost);
         if self.terms.mode != Mode::Exact {
             driver.tier().call(cell);
@@ -241,6 +252,9 @@ impl Setup {
 
     /// What is known to be wrong before anything is asked.
     fn known_trouble(&self, driver: &Driver, cell: &Cell) -> Option<ErrorKind> {
+        if driver.is_closing() {
+            return Some(ErrorKind::ShutDown);
+        }
         cell.trouble().or_else(|| (driver.link() == Link::Down).then(|| driver.cause()))
     }
 
@@ -276,7 +290,9 @@ impl Setup {
     fn ticket(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Result<Ticket, Decision> {
         let Way::Shared { driver, .. } = &self.way else { return Err(self.never(Source::Local)) };
         match self.known_trouble(driver, cell) {
-            Some(kind) if driver.link() == Link::Down => Err(self.without_authority(cell, cost, kind)),
+            Some(kind) if kind == ErrorKind::ShutDown || driver.link() == Link::Down => {
+                Err(self.without_authority(cell, cost, kind))
+            }
             _ => Ok(driver.ask(cell, cost, deadline)),
         }
     }
@@ -305,7 +321,7 @@ impl Setup {
                 let key = Key::stored(cell.key_bytes(), cell.is_digest());
                 return match driver.tier().cell(self.rule, &key) {
                     Ok(successor) => Err(successor),
-                    Err(_) => Ok(self.saturated()),
+                    Err(_) => Ok(self.uncounted_saturated()),
                 };
             }
         })

@@ -65,10 +65,15 @@ impl KeyHandle {
 
     /// Asks for one token, parking this thread while the key is cold; see [`Limiter::check_n`].
     pub fn check_blocking(&self) -> Decision {
-        match self.first(1) {
+        self.check_blocking_n(1)
+    }
+
+    /// Asks for `cost` tokens, parking this thread while the key is cold; see [`Limiter::check_n`].
+    pub fn check_blocking_n(&self, cost: u64) -> Decision {
+        match self.first(cost) {
             Some(Step::Done(decision)) => decision,
-            Some(Step::Ask(cell)) => self.place.limiter.setup.ask_blocking(cell, 1),
-            None => self.place.limiter.check_blocking(&self.place.key),
+            Some(Step::Ask(cell)) => self.place.limiter.setup.ask_blocking(cell, cost),
+            None => self.place.limiter.check_blocking_n(&self.place.key, cost),
         }
     }
 

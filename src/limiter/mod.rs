@@ -13,4 +13,4 @@ pub use bound::{Bound, Scope};
 pub use handle::Limiter;
 pub use key::KeyHandle;
 pub use outage::Saturated;
-pub(crate) use setup::{Setup, Tallies, Way};
+pub(crate) use setup::{Alarm, Setup, Tallies, Way};

@@ -34,6 +34,7 @@ impl Setup {
     pub(super) fn without_authority(&self, cell: &Arc<Cell>, cost: u64, kind: ErrorKind) -> Decision {
         let Way::Shared { driver, fallback } = &self.way else { return self.troubled(kind, Source::Outage) };
         if kind == ErrorKind::ShutDown {
+            count(&self.tallies.outage_denied);
             return self.troubled(kind, Source::Outage);
         }
         let policy = if is_overload(kind) {
@@ -77,6 +78,7 @@ impl Setup {
     /// The registry is full and the key is new.
     #[cold]
     pub(super) fn saturated(&self) -> Decision {
+        self.alarm.saturated(self.clock.coarse());
         let decision = match self.saturated {
             Saturated::Deny => self.troubled(ErrorKind::Saturated, Source::Local),
             Saturated::Allow => self.allowed(0, Source::Local),

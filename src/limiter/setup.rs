@@ -6,10 +6,15 @@ use crate::{
     clock::Clock,
     key::LongKeys,
     local::{Governed, Quota},
+    observe::{Event, Observer},
     rule::Terms,
     sync::Driver,
+    time::Micros,
 };
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
+
+/// Between two events about a full registry.
+const SATURATED_EVERY: Micros = Micros::from_secs(1);
 
 /// How a rule's questions are answered.
 #[derive(Debug)]
@@ -25,7 +30,8 @@ pub(crate) enum Way {
     Shared {
         /// The engine, and the tier it looks after.
         driver: Driver,
-        /// Limits this instance's share while the authority is away.
+        /// Limits this instance's share while the authority is away. Not the one of the `Local` rules, so
+        /// that each counts its own.
         fallback: Arc<Governed>,
     },
 }
@@ -40,6 +46,7 @@ pub(crate) struct Setup {
     pub(crate) clock: Clock,
     pub(crate) way: Way,
     pub(crate) tallies: Arc<Tallies>,
+    pub(crate) alarm: Arc<Alarm>,
 }
 
 /// Answers that did not come from the local tier, which counts its own. One for each gate.
@@ -47,12 +54,46 @@ pub(crate) struct Setup {
 pub(crate) struct Tallies {
     pub(crate) authority_allowed: AtomicU64,
     pub(crate) authority_denied: AtomicU64,
+    pub(crate) cold_allowed: AtomicU64,
+    pub(crate) cold_denied: AtomicU64,
     pub(crate) outage_allowed: AtomicU64,
     pub(crate) outage_denied: AtomicU64,
     pub(crate) overload: AtomicU64,
     pub(crate) late: AtomicU64,
     pub(crate) never: AtomicU64,
     pub(crate) bad_keys: AtomicU64,
+    /// Those that neither the tier nor the governed limiter has counted.
+    pub(crate) saturated: AtomicU64,
+}
+
+/// Tells the observer that the registry is full, and not too often. One for each gate.
+pub(crate) struct Alarm {
+    observer: Arc<dyn Observer>,
+    keys_max: usize,
+    /// When it may be told again, in µs.
+    next: AtomicU64,
+}
+
+impl Alarm {
+    pub(crate) fn new(observer: Arc<dyn Observer>, keys_max: usize) -> Alarm {
+        Alarm { observer, keys_max, next: AtomicU64::new(0) }
+    }
+
+    /// A new key found no place.
+    pub(super) fn saturated(&self, now: Micros) {
+        let next = now.plus(SATURATED_EVERY).0;
+        // ordering: Relaxed. The word is the whole state: of those who come at once one wins.
+        let won = self.next.fetch_update(Relaxed, Relaxed, |at| (at <= now.0).then_some(next));
+        if won.is_ok() {
+            self.observer.event(&Event::Saturated { keys_max: self.keys_max });
+        }
+    }
+}
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alarm").field("keys_max", &self.keys_max).finish_non_exhaustive()
+    }
 }
 
 /// One more.

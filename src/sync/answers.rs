@@ -2,8 +2,9 @@
 
 use super::{
     bucket::Open,
+    dispatch::Asked,
     message::Effect,
-    turn::{Asked, DENIAL_MAX, Engine, TROUBLE_PAUSE, bucket_event},
+    turn::{DENIAL_MAX, Engine, Landed, TROUBLE_PAUSE, bucket_event},
     waiter::Answer,
 };
 use crate::{
@@ -15,34 +16,53 @@ use crate::{
     time::Micros,
 };
 
+/// A denial is believed longer than told by no more than this.
+const SPREAD_MAX: Micros = Micros::from_millis(10);
+
+/// Whether a message that failed so may have been applied: see `Connection::sync`.
+fn is_doubtful(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unanswered | ErrorKind::Protocol)
+}
+
 impl Engine {
     /// A batch came back, with an answer for each of its questions or without any.
     pub(super) fn answered(&mut self, id: u64, result: Result<Answers, Error>, now: Micros, effects: &mut Vec<Effect>) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let was_down = self.road.is_down();
+        self.window.came_back(flight.asked.len(), flight.sent_at, now, result.as_ref().err().map(Error::kind));
         match result {
             Ok(answers) => {
                 let there = answers.iter().flatten().map(|reply| reply.now).max().unwrap_or_default();
                 let event = self.road.answered(flight.sent_at, now, there);
                 effects.extend(event.map(Effect::Report));
                 let missing = std::iter::repeat_with(|| Err(Error::new(ErrorKind::Protocol, "no answer in the reply")));
-                for (asked, answer) in flight.asked.into_iter().zip(answers.into_iter().chain(missing)) {
-                    self.one_answer(&asked, answer, now, effects);
-                }
+                let answers = answers.into_iter().chain(missing).map(Landed::Answer);
+                self.landed.extend(flight.asked.into_iter().zip(answers));
             }
             Err(error) => {
                 let jitter = self.rng.f64();
                 let event = self.road.failed(flight.sent_at, now, error.kind(), jitter);
                 effects.extend(event.map(Effect::Report));
-                if matches!(error.kind(), ErrorKind::Unanswered | ErrorKind::Unreachable) {
+                if is_doubtful(error.kind()) {
                     self.tally.in_doubt += flight.asked.len() as u64;
                 }
-                for asked in &flight.asked {
-                    self.no_answer(asked, error.kind(), now);
-                }
+                let failed = |asked| (asked, Landed::Failed(error.kind()));
+                self.landed.extend(flight.asked.into_iter().map(failed));
             }
         }
-        self.link_turned(was_down, now);
+        self.link_turned(was_down);
+        self.land(now, effects);
+        self.visit_all(now);
+    }
+
+    /// Looks at the answers that came, from where the last look was interrupted.
+    pub(super) fn land(&mut self, now: Micros, effects: &mut Vec<Effect>) {
+        while let Some((asked, landed)) = self.landed.pop_front() {
+            match landed {
+                Landed::Answer(answer) => self.one_answer(&asked, answer, now, effects),
+                Landed::Failed(kind) => self.no_answer(&asked, kind, now),
+            }
+        }
     }
 
     /// A heartbeat came back.
@@ -60,16 +80,15 @@ impl Engine {
             }
         };
         effects.extend(event.map(Effect::Report));
-        self.link_turned(was_down, now);
+        self.link_turned(was_down);
+        self.visit_all(now);
     }
 
     /// When the link went down or came back, every bucket has to know: who waits is told, and what
     /// was put off is asked.
-    fn link_turned(&mut self, was_down: bool, now: Micros) {
+    fn link_turned(&mut self, was_down: bool) {
         if was_down != self.road.is_down() {
-            for index in 0..self.buckets.len() as u32 {
-                self.visit(index, now);
-            }
+            self.round = Some(0);
         }
     }
 
@@ -93,8 +112,11 @@ impl Engine {
     fn reply(&mut self, index: u32, epoch: u64, seq: u64, reply: &Reply, now: Micros, effects: &mut Vec<Effect>) {
         let jitter = self.rng.f64();
         let new_epoch = self.new_epoch();
+        self.current = Some(index);
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
         let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).copied() else { return };
+        #[cfg(test)]
+        bucket.trip("reply");
         let fits = bucket.epoch == epoch
             && (reply.epoch, reply.seq) == (epoch, seq)
             && bucket.open.as_ref().is_some_and(|open| open.seq == seq);
@@ -149,8 +171,9 @@ impl Engine {
         if !caches {
             return;
         }
-        // A little longer than told, at random, so that instances do not ask in step.
-        let spread = Micros((wait.0 as f64 * 0.1 * jitter) as u64);
+        // A little longer than told, at random, so that instances do not ask in step; and never by so much
+        // that a client would notice, since the wait that it is told ends then.
+        let spread = Micros((wait.0 as f64 * 0.1 * jitter) as u64).min(SPREAD_MAX);
         let until = now.plus(wait).plus(spread);
         bucket.cell.deny_until(cost, until);
         bucket.deny_until = until.min(now.plus(DENIAL_MAX));
@@ -159,6 +182,7 @@ impl Engine {
     /// The store answered this one bucket with an error: it alone is in trouble.
     fn refusal(&mut self, index: u32, seq: u64, error: &Error, now: Micros, effects: &mut Vec<Effect>) {
         self.tally.bucket_errors += 1;
+        self.current = Some(index);
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
         if bucket.open.as_ref().is_none_or(|open| open.seq != seq) {
             return;
@@ -166,6 +190,9 @@ impl Engine {
         bucket.reopen();
         bucket.trouble = Some(error.kind());
         bucket.cell.set_trouble(Some(error.kind()));
+        // What the limit last said was said of a bucket that is not there any more.
+        bucket.cell.clear_denial();
+        bucket.deny_until = Micros::ZERO;
         bucket.next_at = now.plus(TROUBLE_PAUSE);
         if let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) {
             effects.push(Effect::Report(bucket_event(terms.name, error.kind(), error.to_string())));
@@ -182,11 +209,16 @@ impl Engine {
                 }
             }
             Asked::Bucket { index, seq, .. } => {
+                self.current = Some(index);
                 let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-                if bucket.open.as_ref().is_none_or(|open| open.seq != seq) {
+                let Some(want) = bucket.open.as_ref().filter(|open| open.seq == seq).map(|open| open.want) else {
                     return;
-                }
+                };
                 bucket.reopen();
+                let lends =
+                    self.settings.rules.get(bucket.cell.rule() as usize).is_some_and(|t| t.mode == Mode::Leased);
+                let has_lease = lends && bucket.lease_end != Micros::ZERO;
+                bucket.untold |= has_lease || (want > 0 && is_doubtful(kind));
                 // A store that is there and refuses will refuse again; one that did not answer may yet.
                 if !matches!(kind, ErrorKind::Unanswered | ErrorKind::Unreachable) {
                     bucket.answer_all(Answer::Failed(kind));
@@ -206,28 +238,29 @@ impl Engine {
         for (_, peek) in self.peeks.drain() {
             peek.waiter.answer(Answer::Failed(ErrorKind::ShutDown));
         }
-        for index in 0..self.buckets.len() as u32 {
-            if let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) {
-                bucket.answer_all(Answer::Failed(ErrorKind::ShutDown));
-                bucket.next_at = Micros::ZERO;
-            }
-            self.visit(index, now);
-        }
+        self.round = Some(0);
+        self.visit_all(now);
     }
 
-    /// Whether closing is over, because all is given back or the deadline has come.
+    /// Whether closing is over: all is given back, the deadline has come, or nobody is there to give it to.
     pub(super) fn finish(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         let Some(deadline) = self.closing else { return };
         let busy = !self.flights.is_empty() || self.is_anything_queued();
         if busy && now < deadline && !self.road.is_down() {
             return;
         }
-        for bucket in self.buckets.iter_mut().flatten() {
+        let mut clean = !busy;
+        for (index, bucket) in (0..).zip(&mut self.buckets) {
+            let Some(bucket) = bucket else { continue };
+            self.current = Some(index);
+            let look = bucket.look(now);
+            clean &= !bucket.is_unreturned(&look);
             bucket.cell.close();
             self.tier.remove(&bucket.cell);
             bucket.answer_all(Answer::Failed(ErrorKind::ShutDown));
         }
         effects.push(Effect::Beat { leave: true });
-        effects.push(Effect::Done { clean: !busy });
+        self.tally.hold = 0;
+        effects.push(Effect::Done { clean });
     }
 }

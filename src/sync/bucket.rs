@@ -33,6 +33,7 @@ pub(super) struct Open {
     pub(super) sent_at: Micros,
     pub(super) need: Need,
     pub(super) want: u64,
+    pub(super) hold: u64,
     pub(super) debt: u64,
     pub(super) outage: u64,
     pub(super) refunded: u64,
@@ -47,6 +48,8 @@ pub(super) struct Bucket {
     pub(super) epoch: u64,
     pub(super) born: u64,
     pub(super) seq: u64,
+    /// What the authority counts as lent to us in this epoch, as of its last answer; it may be spent by now.
+    pub(super) lent: u64,
     /// Granted in this epoch, less what was taken out of the pool to be given back.
     pub(super) granted: u64,
     /// Refunded in this epoch, and the part the authority has booked.
@@ -82,6 +85,9 @@ pub(super) struct Bucket {
     pub(super) deny_until: Micros,
     pub(super) short: bool,
     pub(super) trouble: Option<ErrorKind>,
+    /// A question failed that gave something back, or that may have been granted something: the
+    /// authority thinks that it is here until the next one tells.
+    pub(super) untold: bool,
     pub(super) ready: bool,
     pub(super) timer: Micros,
     /// The hold as of the last look, for the sum over all buckets.
@@ -97,6 +103,7 @@ impl Bucket {
             epoch,
             born: epoch,
             seq: 0,
+            lent: 0,
             granted: 0,
             refunded: 0,
             refunded_acked: 0,
@@ -124,11 +131,19 @@ impl Bucket {
             deny_until: Micros::ZERO,
             short: false,
             trouble: None,
+            untold: false,
             ready: false,
             timer: Micros::MAX,
             hold: 0,
             cell,
         }
+    }
+
+    /// A planted panic: tests name the place in the key.
+    #[cfg(test)]
+    pub(super) fn trip(&self, place: &str) {
+        let planted = self.cell.key_bytes().strip_prefix(b"panic in ");
+        assert!(planted != Some(place.as_bytes()), "planted in {place}");
     }
 
     /// Looks at the cell, measures demand, and returns what is there. `now` is the start of this turn,
@@ -193,6 +208,7 @@ impl Bucket {
         self.cell.reborn();
         self.epoch = epoch;
         self.seq = 0;
+        self.lent = 0;
         self.granted = 0;
         self.spent = 0;
         self.spent_since = None;
@@ -200,6 +216,7 @@ impl Bucket {
         self.refunded = self.refunded.saturating_sub(self.refunded_acked);
         self.refunded_acked = 0;
         self.lease_end = Micros::ZERO;
+        self.untold = false; // the old lease counts as spent, whatever is told
         self.reopen();
     }
 
@@ -266,11 +283,19 @@ impl Bucket {
         }
     }
 
-    /// Debt, outage use or refunds that the authority may not have booked.
+    /// Debt, outage use, refunds or returned tokens that the authority may not have booked, or a grant
+    /// that it may have booked and that never came.
     pub(super) fn is_owing(&self) -> bool {
-        self.cell.debt() > self.debt_acked
+        self.untold
+            || self.cell.debt() > self.debt_acked
             || self.cell.outage() > self.outage_acked
             || self.refunded > self.refunded_acked
+    }
+
+    /// Whether the authority would gain by hearing from us a last time: tokens that could go back, some that
+    /// are spent and keep it from refilling, or something owed. Credit of threads can only end with its lease.
+    pub(super) fn is_unreturned(&self, look: &Look) -> bool {
+        look.pool > 0 || self.lent > look.hold || self.is_owing()
     }
 
     /// Books an answer to the open question, which the caller has matched and which came in time.
@@ -281,12 +306,14 @@ impl Bucket {
         self.generation = reply.generation;
         self.generation_until = open.sent_at.plus(reply.key_ttl);
         self.free = reply.free;
+        self.untold = false;
         if self.trouble.take().is_some() {
             self.cell.set_trouble(None);
         }
         self.taken = self.taken.saturating_add(reply.given.saturating_mul(open.need.cost));
         self.short = reply.given < open.need.count || reply.grant < open.want;
         self.granted = self.granted.saturating_add(reply.grant);
+        self.lent = open.hold.saturating_add(reply.grant);
         self.lease_end = lease_end;
         self.cell.set_free(reply.free);
         // The end first: a token of the pool is spendable as soon as it is there.

@@ -33,6 +33,9 @@ use tokio::{
     task::{self, JoinSet},
 };
 
+#[cfg(test)]
+mod panics;
+
 /// Inputs that one round takes before it sends and looks at the clock again.
 const ROUND: usize = 1_024;
 /// The last heartbeat, which says that this instance leaves, may take this long.
@@ -64,6 +67,8 @@ struct Shared {
     closers: Mutex<Option<Vec<Waiter>>>,
     /// An `ErrorKind`, why the link is not up.
     cause: Mutex<ErrorKind>,
+    /// Somebody has asked for the end.
+    closing: AtomicBool,
     /// Everything was given back before the end.
     clean: AtomicBool,
 }
@@ -124,6 +129,7 @@ impl Driver {
             tally: Mutex::new(Tally::default()),
             closers: Mutex::new(Some(Vec::new())),
             cause: Mutex::new(ErrorKind::Unreachable),
+            closing: AtomicBool::new(false),
             clean: AtomicBool::new(false),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
@@ -177,6 +183,11 @@ impl Driver {
         *self.shared.cause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it was told to close: nobody is to be let in any more, by whatever policy.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.shared.closing.load(Relaxed)
+    }
+
     /// Whether the engine has ended with everything given back.
     pub(crate) fn closed_clean(&self) -> bool {
         self.shared.clean.load(Relaxed)
@@ -198,6 +209,8 @@ impl Driver {
 
     /// Gives everything back and stops, by `deadline` at the latest. The ticket is answered then.
     pub(crate) fn close(&self, deadline: Micros) -> Ticket {
+        // ordering: Relaxed. Who comes at the same moment may still be served.
+        self.shared.closing.store(true, Relaxed);
         let (ticket, waiter) = waiter::pair();
         let mut closers = self.shared.closers.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *closers {
@@ -265,6 +278,7 @@ impl Round {
                     Effect::Report(event) => self.report(&event),
                     Effect::Done { clean } => {
                         self.shared.clean.store(clean, Relaxed);
+                        self.publish();
                         return;
                     }
                 }

@@ -2,11 +2,14 @@
 
 mod answers;
 mod bucket;
+mod dispatch;
 mod driver;
 mod link;
 mod message;
 mod turn;
+mod visit;
 mod waiter;
+mod window;
 
 pub(crate) use driver::Driver;
 // A world of virtual time drives engines without the driver.

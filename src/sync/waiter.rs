@@ -97,6 +97,14 @@ impl Waiter {
     }
 }
 
+/// A question that is forgotten, by a panic or a mistake, is answered all the same: nobody waits for
+/// ever.
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.answer(Answer::Failed(ErrorKind::Protocol));
+    }
+}
+
 impl Ticket {
     /// Parks this thread until the answer is there, at most until `deadline`; then it is
     /// [`Answer::Late`].
@@ -175,6 +183,13 @@ mod tests {
         let clock = Clock::manual();
         assert_eq!(ticket.wait(&clock, clock.now()), Answer::Late);
         assert!(!waiter.answer(YES), "nobody waits any more");
+    }
+
+    #[test]
+    fn a_question_that_is_forgotten_is_answered() {
+        let (ticket, waiter) = pair();
+        drop(waiter);
+        assert_eq!(ticket.wait(&Clock::manual(), Micros::MAX), Answer::Failed(ErrorKind::Protocol));
     }
 
     #[test]
