@@ -159,6 +159,7 @@ impl Engine {
         if !(needy || empty) {
             bucket.cell.clear_denial();
             bucket.deny_until = Micros::ZERO;
+            bucket.no = (0, Micros::ZERO);
             return;
         }
         let cost = if needy { open.need.cost } else { bucket.cost };
@@ -176,6 +177,7 @@ impl Engine {
         let until = now.plus(wait).plus(spread);
         bucket.cell.deny_until(cost, until);
         bucket.deny_until = until.min(now.plus(DENIAL_MAX));
+        bucket.no = (cost, until);
     }
 
     /// The store answered this one bucket with an error: it alone is in trouble.
@@ -192,6 +194,7 @@ impl Engine {
         // What the limit last said was said of a bucket that is not there any more.
         bucket.cell.clear_denial();
         bucket.deny_until = Micros::ZERO;
+        bucket.no = (0, Micros::ZERO);
         bucket.next_at = now.plus(TROUBLE_PAUSE);
         if let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) {
             effects.push(Effect::Report(bucket_event(terms.name, error.kind(), error.to_string())));
@@ -220,7 +223,7 @@ impl Engine {
                 bucket.untold |= has_lease || (want > 0 && is_doubtful(kind));
                 // A store that is there and refuses will refuse again; one that did not answer may yet.
                 if !matches!(kind, ErrorKind::Unanswered | ErrorKind::Unreachable) {
-                    bucket.answer_all(Answer::Failed(kind));
+                    bucket.fail_all(kind, now);
                     bucket.next_at = now.plus(TROUBLE_PAUSE);
                 }
                 self.visit(index, now);
