@@ -220,8 +220,8 @@ async fn a_look_changes_nothing_and_says_what_is_there() {
         }
         for left in (0..10).rev() {
             assert!(limiter.check("a").await.is_allowed());
-            let seen = look().await;
-            assert!(seen.iter().all(|d| d.remaining() == left), "{mode:?}: {left} {seen:?}");
+            // A look may cross a lease on its way, and miss it for once.
+            eventually("what is left", async || look().await.iter().all(|d| d.remaining() == left)).await;
         }
         for no in look().await {
             assert!(!no.is_allowed() && no.retry_after() > Some(Duration::ZERO), "{mode:?}: {no:?}");
@@ -261,6 +261,7 @@ async fn what_is_refunded_can_be_had_again_and_no_more_than_was_taken() {
     limiter.refund("a", u64::MAX);
     eventually("all that was taken", async || limiter.peek("a").await.remaining() == 10).await;
     limiter.refund("a", 5);
+    _ = limiter.peek("a").await; // the engine takes one after the other
     eventually("the end of the no", async || limiter.check("a").await.is_allowed()).await;
     assert_eq!(drain(&limiter, "a").await, 9, "never above the burst");
     assert!(!limiter.check("b").await.is_allowed(), "another key's refund");
@@ -304,7 +305,7 @@ async fn a_cold_credit_is_given_at_once_and_paid_back() {
 
 #[tokio::test]
 async fn check_now_says_no_to_a_cold_key_and_asks_in_the_background() {
-    let (gate, limiter) = gate(Rule::token_bucket(1_000, SECOND)).await;
+    let (gate, limiter) = gate(Rule::token_bucket(1_000, SECOND).deadline(PATIENCE)).await;
     let no = limiter.check_now("a");
     assert!(!no.is_allowed() && no.source() == Source::Lease && no.trouble().is_none());
     let wait = no.retry_after().expect("a round trip");
@@ -312,7 +313,7 @@ async fn check_now_says_no_to_a_cold_key_and_asks_in_the_background() {
     eventually("tokens are here", async || limiter.check_now("a").is_allowed()).await;
     assert!(gate.snapshot().cold_denied >= 1);
     // A rule that promises to ask each time has none here, ever.
-    let exact = Tollgate::builder().rule("r", Rule::token_bucket(1_000, SECOND).mode(Mode::Exact));
+    let exact = Tollgate::builder().rule("r", Rule::token_bucket(1_000, SECOND).mode(Mode::Exact).deadline(PATIENCE));
     let exact = exact.build().await.expect("a fair rule").limiter("r").expect("its rule");
     assert!(exact.check("a").await.is_allowed());
     assert!(!exact.check_now("a").is_allowed());
@@ -332,15 +333,16 @@ async fn a_check_that_is_dropped_admits_nothing_and_costs_its_own_tokens_at_most
 #[tokio::test]
 async fn concurrent_checks_of_a_cold_key_share_a_question() {
     let (gate, limiter) = gate(slow(1_000).mode(Mode::Exact)).await;
-    let asking: Vec<_> = (0..1_000).map(|_| Box::pin(async { limiter.check("a").await.is_allowed() })).collect();
-    let mut asking = asking;
-    // All are asked before the first is awaited.
-    for one in &mut asking {
-        _ = at_once(one.as_mut());
-    }
+    // One thread runs them all: each is asked before the first hears its answer.
+    let asking: Vec<_> = (0..1_000)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check("a").await.is_allowed() })
+        })
+        .collect();
     let mut passed = 0;
     for one in asking {
-        passed += u64::from(one.await);
+        passed += u64::from(one.await.expect("no panic"));
     }
     let syncs = gate.snapshot().syncs;
     assert_eq!(passed, 1_000);
@@ -494,7 +496,7 @@ async fn every_check_is_counted_once() {
                 *asked += 8;
                 // These are none.
                 _ = limiter.peek("a").await;
-                _ = limiter.check_now_n("a", 0);
+                _ = limiter.check_now_n(&key, 0);
             }
         }
     };
@@ -512,7 +514,7 @@ async fn every_check_is_counted_once() {
 
 #[tokio::test]
 async fn a_snapshot_tells_of_holds_members_and_the_store() {
-    let (gate, limiter) = gate(Rule::token_bucket(1_000, SECOND)).await;
+    let (gate, limiter) = gate(Rule::token_bucket(1_000, SECOND).deadline(PATIENCE)).await;
     for _ in 0..50 {
         assert!(limiter.check("a").await.is_allowed());
     }
@@ -533,9 +535,7 @@ async fn borrow(gate: &Tollgate) -> u64 {
     let start = Instant::now();
     while gate.snapshot().held == 0 {
         assert!(start.elapsed() < PATIENCE, "nothing is lent: {:?}", gate.snapshot());
-        for _ in 0..3 {
-            spent += u64::from(limiter.check("a").await.is_allowed());
-        }
+        spent += u64::from(limiter.check("a").await.is_allowed());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     spent
@@ -570,7 +570,8 @@ async fn a_shutdown_returns_the_leases_and_ends_the_checks() {
     over(thread::spawn(move || parked.check_blocking("a")).join().expect("no panic"));
     drop(one);
     over(limiter.check("a").await); // a limiter may outlive its gate
-    assert!(!limiter.check_now("a").is_allowed());
+    over(limiter.check_now("a"));
+    over(limiter.check_now("another"));
     limiter.refund("a", 1);
 
     let rest = other.limiter("r").expect("its rule");
@@ -614,7 +615,7 @@ async fn a_shutdown_that_cannot_return_the_leases_says_so_and_ends() {
 async fn a_shutdown_that_is_dropped_goes_on() {
     let (_store, one, other) = two(10_000).await;
     let spent = borrow(&one).await;
-    assert_eq!(at_once(one.shutdown()), None);
+    _ = at_once(one.shutdown());
     let rest = other.limiter("r").expect("its rule");
     eventually("the leases are back", async || rest.peek("a").await.remaining() == 10_000 - spent).await;
     let limiter = one.limiter("r").expect("its rule");
@@ -645,4 +646,51 @@ fn the_gate_outlives_the_runtime_that_built_it() {
     let passed = (0..20).filter(|_| limiter.check_blocking("a").is_allowed()).count();
     assert_eq!(passed, 10);
     assert_eq!(tokio::runtime::Runtime::new().expect("another").block_on(gate.shutdown()), Ok(()));
+}
+
+// ---- clocks
+
+// case C-29: while a machine sleeps its monotonic clock stands still, and the authority's goes on.
+#[tokio::test]
+async fn a_suspend_adds_what_was_held_when_it_began_at_most() {
+    let store = MemoryStore::default();
+    let rule = Rule::token_bucket(10, SECOND).burst(10_000).deadline(PATIENCE);
+    let gate = builder(&Clock::system(), &store, rule).build().await.expect("fair settings");
+    borrow(&gate).await;
+    let held = gate.snapshot().held;
+    // The lease is over there, and the bucket is full again; so long that its key expires it is not.
+    store.step_clock(30_000_000);
+    let (start, limiter) = (Instant::now(), gate.limiter("r").expect("its rule"));
+    let passed = drain(&limiter, "a").await;
+    let most = 10_000 + held + 10 * (start.elapsed().as_secs() + 1);
+    assert!((10_000..=most).contains(&passed), "{passed} of 10,000 and the {held} that were held");
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_forward_adds_the_refill_of_the_step_at_most() {
+    let store = MemoryStore::default();
+    let gate = builder(&Clock::system(), &store, slow(100)).build().await.expect("fair settings");
+    let limiter = gate.limiter("r").expect("its rule");
+    for (hours, refill) in [(3, 3), (50, 50)] {
+        let first = drain(&limiter, "a").await;
+        assert!(first == 100 || first == 0, "{first}");
+        store.step_clock(hours * 3_600 * 1_000_000);
+        // A no is asked about again within a second.
+        let mut passed = 0;
+        eventually("the refill", async || {
+            passed += u64::from(limiter.check("a").await.is_allowed());
+            passed >= refill
+        })
+        .await;
+        assert_eq!(drain(&limiter, "a").await, 0, "after {hours} h");
+    }
+}
+
+#[test]
+fn a_local_gate_that_is_started_anew_starts_full() {
+    let start = || Tollgate::builder().rule("r", slow(5).mode(Mode::Local)).build_local().expect("a local rule");
+    for _ in 0..2 {
+        let limiter = start().limiter("r").expect("its rule");
+        assert_eq!((0..9).filter(|_| limiter.check_now("a").is_allowed()).count(), 5);
+    }
 }

@@ -1,4 +1,5 @@
 //! Cases B and H, and bad keys: what stands in Redis, and what happens when Redis or the road to it fails.
+#![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/gates.rs"]

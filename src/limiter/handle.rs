@@ -226,6 +226,9 @@ impl Setup {
     #[cold]
     pub(super) fn cold(&self, cell: &Arc<Cell>, cost: u64) -> Decision {
         let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
+        if driver.is_closing() {
+            return self.without_authority(cell, cost, ErrorKind::ShutDown); // nobody would hear a call
+        }
         if let Some(kind) = self.known_trouble(driver, cell) {
             cell.refuse(cost);
             driver.tier().call(cell);

@@ -2,8 +2,9 @@
 
 use super::{
     bucket::Open,
+    dispatch::Asked,
     message::Effect,
-    turn::{Asked, DENIAL_MAX, Engine, Landed, TROUBLE_PAUSE, bucket_event},
+    turn::{DENIAL_MAX, Engine, Landed, TROUBLE_PAUSE, bucket_event},
     waiter::Answer,
 };
 use crate::{
@@ -255,12 +256,14 @@ impl Engine {
         for (index, bucket) in (0..).zip(&mut self.buckets) {
             let Some(bucket) = bucket else { continue };
             self.current = Some(index);
-            clean &= bucket.cell.look().pool == 0 && !bucket.is_owing();
+            let look = bucket.look(now);
+            clean &= !bucket.is_unreturned(&look);
             bucket.cell.close();
             self.tier.remove(&bucket.cell);
             bucket.answer_all(Answer::Failed(ErrorKind::ShutDown));
         }
         effects.push(Effect::Beat { leave: true });
+        self.tally.hold = 0;
         effects.push(Effect::Done { clean });
     }
 }

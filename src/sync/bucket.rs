@@ -33,6 +33,7 @@ pub(super) struct Open {
     pub(super) sent_at: Micros,
     pub(super) need: Need,
     pub(super) want: u64,
+    pub(super) hold: u64,
     pub(super) debt: u64,
     pub(super) outage: u64,
     pub(super) refunded: u64,
@@ -47,6 +48,8 @@ pub(super) struct Bucket {
     pub(super) epoch: u64,
     pub(super) born: u64,
     pub(super) seq: u64,
+    /// What the authority counts as lent to us in this epoch, as of its last answer; it may be spent by now.
+    pub(super) lent: u64,
     /// Granted in this epoch, less what was taken out of the pool to be given back.
     pub(super) granted: u64,
     /// Refunded in this epoch, and the part the authority has booked.
@@ -102,6 +105,7 @@ impl Bucket {
             epoch,
             born: epoch,
             seq: 0,
+            lent: 0,
             granted: 0,
             refunded: 0,
             refunded_acked: 0,
@@ -207,6 +211,7 @@ impl Bucket {
         self.cell.reborn();
         self.epoch = epoch;
         self.seq = 0;
+        self.lent = 0;
         self.granted = 0;
         self.spent = 0;
         self.spent_since = None;
@@ -309,6 +314,12 @@ impl Bucket {
             || self.refunded > self.refunded_acked
     }
 
+    /// Whether the authority would gain by hearing from us a last time: tokens that could go back, some that
+    /// are spent and keep it from refilling, or something owed. Credit of threads can only end with its lease.
+    pub(super) fn is_unreturned(&self, look: &Look) -> bool {
+        look.pool > 0 || self.lent > look.hold || self.is_owing()
+    }
+
     /// Books an answer to the open question, which the caller has matched and which came in time.
     pub(super) fn settle(&mut self, open: &Open, reply: &Reply, lease_end: Micros) {
         self.debt_acked = self.debt_acked.max(open.debt);
@@ -324,6 +335,7 @@ impl Bucket {
         self.taken = self.taken.saturating_add(reply.given.saturating_mul(open.need.cost));
         self.short = reply.given < open.need.count || reply.grant < open.want;
         self.granted = self.granted.saturating_add(reply.grant);
+        self.lent = open.hold.saturating_add(reply.grant);
         self.lease_end = lease_end;
         self.cell.set_free(reply.free);
         // The end first: a token of the pool is spendable as soon as it is there.

@@ -278,6 +278,7 @@ impl Round {
                     Effect::Report(event) => self.report(&event),
                     Effect::Done { clean } => {
                         self.shared.clean.store(clean, Relaxed);
+                        self.publish();
                         return;
                     }
                 }
