@@ -74,6 +74,7 @@ impl Tollgate {
     /// # Errors
     /// [`ErrorKind::Deadline`] when the time-out passed before everything was given back, and at once
     /// where the store is known to be away; what was not given back ends with its lease.
+    /// So do the few tokens of hot keys that threads have taken for themselves.
     ///
     /// # Cancel safety
     /// The shutdown goes on when the call is dropped.

@@ -160,6 +160,7 @@ impl Engine {
         if !(needy || empty) {
             bucket.cell.clear_denial();
             bucket.deny_until = Micros::ZERO;
+            bucket.no = (0, Micros::ZERO);
             return;
         }
         let cost = if needy { open.need.cost } else { bucket.cost };
@@ -177,6 +178,7 @@ impl Engine {
         let until = now.plus(wait).plus(spread);
         bucket.cell.deny_until(cost, until);
         bucket.deny_until = until.min(now.plus(DENIAL_MAX));
+        bucket.no = (cost, until);
     }
 
     /// The store answered this one bucket with an error: it alone is in trouble.
@@ -193,6 +195,7 @@ impl Engine {
         // What the limit last said was said of a bucket that is not there any more.
         bucket.cell.clear_denial();
         bucket.deny_until = Micros::ZERO;
+        bucket.no = (0, Micros::ZERO);
         bucket.next_at = now.plus(TROUBLE_PAUSE);
         if let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) {
             effects.push(Effect::Report(bucket_event(terms.name, error.kind(), error.to_string())));
@@ -221,7 +224,7 @@ impl Engine {
                 bucket.untold |= has_lease || (want > 0 && is_doubtful(kind));
                 // A store that is there and refuses will refuse again; one that did not answer may yet.
                 if !matches!(kind, ErrorKind::Unanswered | ErrorKind::Unreachable) {
-                    bucket.answer_all(Answer::Failed(kind));
+                    bucket.fail_all(kind, now);
                     bucket.next_at = now.plus(TROUBLE_PAUSE);
                 }
                 self.visit(index, now);

@@ -83,6 +83,8 @@ pub(super) struct Bucket {
     made_at: Micros,
     /// When a cached denial is asked about again.
     pub(super) deny_until: Micros,
+    /// The last no of the limit: for which cost, and until when it holds if nobody can be asked again.
+    pub(super) no: (u64, Micros),
     pub(super) short: bool,
     pub(super) trouble: Option<ErrorKind>,
     /// A question failed that gave something back, or that may have been granted something: the
@@ -129,6 +131,7 @@ impl Bucket {
             made_at: now,
             next_at: Micros::ZERO,
             deny_until: Micros::ZERO,
+            no: (0, Micros::ZERO),
             short: false,
             trouble: None,
             untold: false,
@@ -229,6 +232,25 @@ impl Bucket {
         }
     }
 
+    /// The answer to somebody whose question failed: that, unless the limit has said no until later.
+    /// Whom it has refused is not for the fallback.
+    fn failed(&self, waiting: &Waiting, now: Micros, answer: Answer) -> Answer {
+        let (cost, until) = self.no;
+        if now < until && waiting.cost >= cost {
+            return Answer::Denied { wait: until.minus(now), remaining: self.free, by_authority: false };
+        }
+        answer
+    }
+
+    /// Answers everybody who waits here that the store cannot be asked.
+    pub(super) fn fail_all(&mut self, kind: ErrorKind, now: Micros) {
+        let asked = self.open.iter().flat_map(|open| &open.waiting);
+        for w in self.waiting.iter().chain(asked) {
+            w.waiter.answer(self.failed(w, now, Answer::Failed(kind)));
+        }
+        self.waiting.clear();
+    }
+
     /// Answers everybody who waits here, in whatever question.
     pub(super) fn answer_all(&mut self, answer: Answer) {
         if let Some(open) = &mut self.open {
@@ -242,7 +264,7 @@ impl Bucket {
         // Who waits in the open question keeps the place: its tokens were asked for, and must add up.
         let asked = self.open.iter().flat_map(|open| &open.waiting);
         for w in self.waiting.iter().chain(asked.clone()).filter(|w| w.deadline <= now) {
-            w.waiter.answer(Answer::Late);
+            w.waiter.answer(self.failed(w, now, Answer::Late));
         }
         let next = self.waiting.iter().chain(asked).map(|w| w.deadline).filter(|at| *at > now).min();
         self.waiting.retain(|w| w.deadline > now);

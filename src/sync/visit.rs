@@ -35,12 +35,17 @@ impl Engine {
             look = serve(bucket, look, now);
         }
         let mut next = bucket.expire(now).unwrap_or(Micros::MAX);
-        if bucket.deny_until != Micros::ZERO && now >= bucket.deny_until {
+        // While nobody can be asked again, a no stands for as long as it was said to.
+        if down && bucket.deny_until == Micros::ZERO && now < bucket.no.1 {
+            bucket.cell.deny_until(bucket.no.0, bucket.no.1);
+            bucket.deny_until = now; // asked about as soon as that can be done
+        }
+        if bucket.deny_until != Micros::ZERO && now >= bucket.deny_until && !down {
             bucket.deny_until = Micros::ZERO;
             bucket.cell.clear_denial();
         }
         if down || (bucket.trouble.is_some() && now < bucket.next_at) {
-            bucket.answer_all(Answer::Failed(bucket.trouble.filter(|_| !down).unwrap_or(cause)));
+            bucket.fail_all(bucket.trouble.filter(|_| !down).unwrap_or(cause), now);
         }
         bucket.cell.set_hot(bucket.demand.per_second() > HOT);
 
