@@ -1,5 +1,70 @@
-//! Tollgate limits and counts at very high request rates: almost every question is answered inside
-//! the process, and Redis keeps all instances honest.
+//! Tollgate limits requests at very high rates: almost every question is answered inside the process, in tens of
+//! nanoseconds, and Redis keeps all instances honest.
+//!
+//! # Why
+//!
+//! A limiter that asks Redis for every request is exact and slow. One that counts in the process and tells
+//! Redis now and then is fast, and with `N` processes it lets up to `N` times the limit pass. Here each process
+//! spends tokens that the *authority* (Redis, or a store inside the process) has lent it, in batches and in
+//! the background. What is lent counts as gone until the authority hears otherwise, so all instances together admit
+//! **no more than one central bucket would**, also when messages get lost and instances crash.
+//!
+//! # First steps
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::{Rule, Tollgate};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tollgate::Error> {
+//! let gate = Tollgate::builder() // .store(RedisStore::connect(url).await?) shares it with other processes
+//!     .rule("api", Rule::token_bucket(10_000, Duration::from_secs(1)).burst(2_000))
+//!     .build()
+//!     .await?;
+//!
+//! let api = gate.limiter("api")?; // cheap to clone: keep it where requests are served
+//! let decision = api.check("user:42").await;
+//! assert!(decision.is_allowed());
+//! assert_eq!(decision.limit(), 2_000);
+//!
+//! // A refusal is an answer too, and says when to come again.
+//! let d = api.check_n("user:42", 2_000).await;
+//! assert!(!d.is_allowed() && d.retry_after_secs() >= Some(1));
+//!
+//! gate.shutdown().await // gives back what was lent
+//! # }
+//! ```
+//!
+//! | call | waits | for |
+//! | --- | --- | --- |
+//! | [`check`](Limiter::check) | only for a key without tokens here: one round trip | async code |
+//! | [`check_now`](Limiter::check_now) | never | hot paths |
+//! | [`check_blocking`](Limiter::check_blocking) | as `check`, parking the thread | threads without a runtime |
+//! | [`key`](Limiter::key) | | a handle to one key that skips the look-up |
+//!
+//! # Modes
+//!
+//! | [`Mode`] | who decides | at most admitted in any span `T` | when the store is away |
+//! | --- | --- | --- | --- |
+//! | [`Local`](Mode::Local) | this process alone | `burst + rate * T` for each instance | no difference |
+//! | [`Leased`](Mode::Leased), the default | this process, from lent tokens | `burst + rate * T` for all instances together | what was lent, then the rule's [`Outage`] |
+//! | [`Exact`](Mode::Exact) | the authority, each time | `burst + rate * T` for all instances together | the rule's [`Outage`] |
+//!
+//! A gate whose rules are all `Local` is built by [`build_local`](Builder::build_local) and needs no runtime.
+//!
+//! # Three kinds of no
+//!
+//! The limit says no: a [`Decision`] that is not allowed, with [`retry_after`](Decision::retry_after). The store fails:
+//! a decision with [`trouble`](Decision::trouble), made by the rule's policy. Something is set up wrongly: an [`Error`] of
+//! [`build`](Builder::build), [`limiter`](Tollgate::limiter) or `RedisStore::connect`, and never of a check.
+//!
+//! # Where to go next
+//!
+//! - [`Rule`]: all that can be said about a limit. [`Builder`]: all that can be said about a gate.
+//! - [`guide::guarantees`]: what is promised, when more can pass and how much, and the test of each line.
+//! - [`guide::architecture`]: how it works, for whoever takes over. [`guide::testing`]: how it is tested.
+//! - [`sim`]: judge a trace of admissions of your own.
+//! - The examples `quickstart` (measures your machine) and `gateway` (a web server behind a limit).
 
 mod algorithm;
 mod atomic;

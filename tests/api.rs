@@ -647,3 +647,50 @@ fn the_gate_outlives_the_runtime_that_built_it() {
     assert_eq!(passed, 10);
     assert_eq!(tokio::runtime::Runtime::new().expect("another").block_on(gate.shutdown()), Ok(()));
 }
+
+// ---- clocks
+
+// case C-29: while a machine sleeps its monotonic clock stands still, and the authority's goes on.
+#[tokio::test]
+async fn a_suspend_adds_what_was_held_when_it_began_at_most() {
+    let store = MemoryStore::default();
+    let rule = Rule::token_bucket(10, SECOND).burst(10_000).deadline(PATIENCE);
+    let gate = builder(&Clock::system(), &store, rule).build().await.expect("fair settings");
+    borrow(&gate).await;
+    let held = gate.snapshot().held;
+    // The lease is over there, and the bucket is full again; so long that its key expires it is not.
+    store.step_clock(30_000_000);
+    let (start, limiter) = (Instant::now(), gate.limiter("r").expect("its rule"));
+    let passed = drain(&limiter, "a").await;
+    let most = 10_000 + held + 10 * (start.elapsed().as_secs() + 1);
+    assert!((10_000..=most).contains(&passed), "{passed} of 10,000 and the {held} that were held");
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_forward_adds_the_refill_of_the_step_at_most() {
+    let store = MemoryStore::default();
+    let gate = builder(&Clock::system(), &store, slow(100)).build().await.expect("fair settings");
+    let limiter = gate.limiter("r").expect("its rule");
+    for (hours, refill) in [(3, 3), (50, 50)] {
+        let first = drain(&limiter, "a").await;
+        assert!(first == 100 || first == 0, "{first}");
+        store.step_clock(hours * 3_600 * 1_000_000);
+        // A no is asked about again within a second.
+        let mut passed = 0;
+        eventually("the refill", async || {
+            passed += u64::from(limiter.check("a").await.is_allowed());
+            passed >= refill
+        })
+        .await;
+        assert_eq!(drain(&limiter, "a").await, 0, "after {hours} h");
+    }
+}
+
+#[test]
+fn a_local_gate_that_is_started_anew_starts_full() {
+    let start = || Tollgate::builder().rule("r", slow(5).mode(Mode::Local)).build_local().expect("a local rule");
+    for _ in 0..2 {
+        let limiter = start().limiter("r").expect("its rule");
+        assert_eq!((0..9).filter(|_| limiter.check_now("a").is_allowed()).count(), 5);
+    }
+}

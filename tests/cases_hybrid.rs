@@ -1,4 +1,5 @@
 //! Cases A: local tiers, leases and fallbacks over a store that fails. Through the public API, in token-bucket form.
+#![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/gates.rs"]

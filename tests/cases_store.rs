@@ -1,4 +1,5 @@
 //! Cases B and H, and bad keys: what stands in Redis, and what happens when Redis or the road to it fails.
+#![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/gates.rs"]
@@ -97,7 +98,7 @@ async fn a_key_of_our_name_that_holds_something_else_is_one_buckets_error() {
     let seen = Seen::default();
     for mode in MODES {
         server.cli(&["FLUSHALL"]);
-        let rule = slow(100).mode(mode).outage(Outage::Deny);
+        let rule = slow(100).lost(Lost::Full).mode(mode).outage(Outage::Deny);
         let (gate, limiter) = limited(lazy(&server.url()), rule.clone()).await;
         assert!(limiter.check("bad").await.is_allowed());
         let name = bucket(&server);

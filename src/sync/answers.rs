@@ -2,8 +2,9 @@
 
 use super::{
     bucket::Open,
+    dispatch::Asked,
     message::Effect,
-    turn::{Asked, DENIAL_MAX, Engine, Landed, TROUBLE_PAUSE, bucket_event},
+    turn::{DENIAL_MAX, Engine, Landed, TROUBLE_PAUSE, bucket_event},
     waiter::Answer,
 };
 use crate::{
@@ -189,6 +190,9 @@ impl Engine {
         bucket.reopen();
         bucket.trouble = Some(error.kind());
         bucket.cell.set_trouble(Some(error.kind()));
+        // What the limit last said was said of a bucket that is not there any more.
+        bucket.cell.clear_denial();
+        bucket.deny_until = Micros::ZERO;
         bucket.next_at = now.plus(TROUBLE_PAUSE);
         if let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) {
             effects.push(Effect::Report(bucket_event(terms.name, error.kind(), error.to_string())));

@@ -2,10 +2,12 @@
 
 mod answers;
 mod bucket;
+mod dispatch;
 mod driver;
 mod link;
 mod message;
 mod turn;
+mod visit;
 mod waiter;
 mod window;
 
