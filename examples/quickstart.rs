@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tollgate::{
-    Clock, Limiter, MemoryStore, Micros, Rate, Rule, Store, Tollgate,
+    Clock, Limiter, MemoryStore, Micros, Outage, Rate, Rule, Store, Tollgate,
     sim::{Admission, Judge},
 };
 
@@ -150,6 +150,11 @@ fn options() -> Result<Option<Options>, lexopt::Error> {
     Ok(Some(options))
 }
 
+/// What an outage policy lets through is no part of the bound; here a store that does not answer in time means no.
+fn rule((rate, burst): (u64, u64)) -> Rule {
+    Rule::token_bucket(rate, SECOND).burst(burst).outage(Outage::Deny).overload(Outage::Deny)
+}
+
 /// Whether the limit held.
 fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -161,8 +166,8 @@ fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
         let gate = Tollgate::builder()
             .store(store.clone())
             .key_prefix(&prefix)
-            .rule("hot", Rule::token_bucket(HOT.0, SECOND).burst(HOT.1))
-            .rule("calm", Rule::token_bucket(CALM.0, SECOND).burst(CALM.1));
+            .rule("hot", rule(HOT))
+            .rule("calm", rule(CALM));
         gates.push(runtime.block_on(gate.build())?);
     }
     let instances = gates
