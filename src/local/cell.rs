@@ -5,6 +5,7 @@
 use super::{
     keyed::{Keyed, Name, Probe},
     purse::{CreditSlot, HIGH_MAX, Moves, Purse, high, low, pack},
+    tier::Local,
 };
 use crate::{
     atomic::{
@@ -163,6 +164,15 @@ impl Cell {
         let word = self.deny.load(Relaxed);
         let until = Micros::from_millis(low(word));
         (now < until && cost.min(HIGH_MAX) >= high(word)).then(|| until.minus(now))
+    }
+
+    /// Whether one token could be had as far as is known here; asks nobody and changes nothing.
+    pub(super) fn known(&self, now: Micros) -> Local {
+        let remaining = self.remaining(now);
+        match self.denied(1, now) {
+            Some(wait) if remaining == 0 => Local::Denied { wait, remaining },
+            _ => Local::Allowed { remaining },
+        }
     }
 
     /// Tokens that can probably be had: pool and what the authority last had free.

@@ -77,11 +77,15 @@ impl Tier {
         })
     }
 
-    /// Asks for `cost` tokens by key. A cost of 0 takes nothing, makes no cell, and is allowed with what is
-    /// known to remain (`u64::MAX` where nothing is known).
+    /// Asks for `cost` tokens by key. A cost of 0 takes and counts nothing, makes no cell, and is answered
+    /// by what is [known](Cell::known) here (`u64::MAX` where nothing is).
     #[inline]
     pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64) -> Local {
         let probe = Probe::new(rule, key);
+        if cost == 0 {
+            let known = self.registry.view(&probe, |cell| cell.known(self.clock.coarse()));
+            return known.unwrap_or(Local::Allowed { remaining: u64::MAX });
+        }
         let ask = self.ask(cost);
         match front::spend(&ask, probe.hash, |cell| cell.is_of(self.gate, &probe)) {
             Quick::Spent(remaining) => Local::Allowed { remaining },
@@ -93,6 +97,9 @@ impl Tier {
     /// Asks for `cost` tokens by handle; no look-up.
     #[inline]
     pub(crate) fn check_cell(&self, cell: &Arc<Cell>, cost: u64) -> Local {
+        if cost == 0 {
+            return cell.known(self.clock.coarse());
+        }
         let ask = self.ask(cost);
         match front::spend(&ask, cell.name().hash(), |there| Arc::ptr_eq(there, cell)) {
             Quick::Spent(remaining) => Local::Allowed { remaining },
@@ -154,9 +161,6 @@ impl Tier {
     /// The thread knows the cell and has no credit of it.
     #[inline(never)]
     fn check_dry(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
-        if ask.cost == 0 {
-            return self.check_shared(probe, ask);
-        }
         match front::dry(ask, probe.hash, |cell| cell.is_of(self.gate, probe)) {
             Dry::Answer(answer) => answer,
             Dry::Call(answer, cell) => {
@@ -183,10 +187,6 @@ impl Tier {
     /// By the registry, under whose lock the cell is read and not cloned without need.
     #[inline(never)]
     fn check_shared(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
-        if ask.cost == 0 {
-            let remaining = self.registry.view(probe, |cell| cell.remaining(ask.now));
-            return Local::Allowed { remaining: remaining.unwrap_or(u64::MAX) };
-        }
         let comes_near = front::wants(self.gate, probe);
         let found = self.registry.view(probe, |cell| {
             let served = cell.serve(ask.cost, ask.now);
@@ -214,9 +214,6 @@ impl Tier {
     fn check_found(&self, cell: &Arc<Cell>, ask: &Ask<'_>) -> Local {
         if cell.is_closed() {
             return self.check_shared(&cell.name().probe(), ask);
-        }
-        if ask.cost == 0 {
-            return Local::Allowed { remaining: cell.remaining(ask.now) };
         }
         self.answer(cell.serve(ask.cost, ask.now), Some(cell), ask)
     }
