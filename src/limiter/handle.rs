@@ -35,6 +35,10 @@ pub struct Limiter {
     pub(super) setup: Arc<Setup>,
 }
 
+/// Added to a told wait: so far the coarse hand, by which a remembered no ends, may be behind, and a client that
+/// comes back just then shall be let in.
+const LAG: Micros = Micros::from_millis(2);
+
 /// Where a check stands after the process has done what it can by itself.
 pub(super) enum Step {
     Done(Decision),
@@ -198,7 +202,7 @@ impl Setup {
     pub(super) fn step(&self, local: Local) -> Step {
         match local {
             Local::Allowed { remaining } => Step::Done(self.allowed(remaining, Source::Lease)),
-            Local::Denied { wait, remaining } => Step::Done(self.denied(wait, remaining, Source::Lease)),
+            Local::Denied { wait, remaining } => Step::Done(self.denied(wait.plus(LAG), remaining, Source::Lease)),
             Local::Cold(cell) => Step::Ask(cell),
             Local::Saturated => Step::Done(self.saturated()),
         }
@@ -306,6 +310,9 @@ impl Setup {
                 self.allowed(remaining, source(by_authority))
             }
             Answer::Denied { wait, remaining, by_authority } => {
+                // An `Exact` no is not remembered here, so nothing can be late.
+                let lag = if self.terms.mode == Mode::Exact { Micros::ZERO } else { LAG };
+                let wait = wait.plus(lag);
                 count(&self.tallies.authority_denied);
                 self.denied(wait, remaining, source(by_authority))
             }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A denial is believed longer than told by no more than this.
-const SPREAD_MAX: Micros = Micros::from_millis(10);
+const SPREAD_MAX: Micros = Micros::from_millis(5);
 
 /// Whether a message that failed so may have been applied: see `Connection::sync`.
 fn is_doubtful(kind: ErrorKind) -> bool {
@@ -164,7 +164,11 @@ impl Engine {
             return;
         }
         let cost = if needy { open.need.cost } else { bucket.cost };
+        // A little longer than the authority says, at random, so that instances do not ask in step; and never
+        // by so much that a client would notice. Who waits here is told the same: the no holds until then.
         let wait = Micros(reply.retry_after.0.max(1));
+        let spread = Micros((wait.0 as f64 * 0.1 * jitter) as u64).min(SPREAD_MAX);
+        let wait = if caches { wait.plus(spread) } else { wait };
         let no = Answer::Denied { wait, remaining: reply.free, by_authority: true };
         open.waiting.iter().skip(given).for_each(|w| _ = w.waiter.answer(no));
         // Who came while the question was under way and asks for as much is answered by it, too.
@@ -172,10 +176,7 @@ impl Engine {
         if !caches {
             return;
         }
-        // A little longer than told, at random, so that instances do not ask in step; and never by so much
-        // that a client would notice, since the wait that it is told ends then.
-        let spread = Micros((wait.0 as f64 * 0.1 * jitter) as u64).min(SPREAD_MAX);
-        let until = now.plus(wait).plus(spread);
+        let until = now.plus(wait);
         bucket.cell.deny_until(cost, until);
         bucket.deny_until = until.min(now.plus(DENIAL_MAX));
         bucket.no = (cost, until);
