@@ -18,6 +18,8 @@ const BURSTS: [u64; 3] = [1, 10, 100];
 const COSTS: [u64; 2] = [1, 5];
 const INSTANCES: [usize; 3] = [1, 4, 16];
 const HOT_FOR: Duration = Duration::from_millis(2_500);
+/// After this the syncs of a hot loop are counted.
+const SETTLED: Duration = Duration::from_millis(500);
 const PACED_FOR: Duration = Duration::from_secs(4);
 /// The paced demand of all instances together, to the limit.
 const PACE: f64 = 1.5;
@@ -78,17 +80,20 @@ pub(crate) async fn measure(report: &mut Report, counts: &[usize]) {
             gates.iter().map(|gate| gate.limiter(&case.rule()).expect("a rule")).collect()
         };
         for case in Case::all() {
-            let (before, start) = (syncs(&gates), clock.now());
+            let start = clock.now();
             let until = start.plus(HOT_FOR.into());
             let tasks: Vec<_> = limiters(case)
                 .into_iter()
                 .map(|limiter| tokio::spawn(hot(limiter, clock.clone(), case.cost, until)))
                 .collect();
+            // A key that is new is asked for more often until it is known: that is over by then.
+            tokio::time::sleep(SETTLED).await;
+            let (before, settled) = (syncs(&gates), clock.now());
             let mut attempts = Vec::new();
             for task in tasks {
                 attempts.extend(task.await.expect("a task"));
             }
-            let span = clock.now().minus(start);
+            let span = clock.now().minus(settled);
             let each = (syncs(&gates) - before) as f64 / count as f64 / span.as_secs_f64();
             // There is always somebody who asks, so one bucket would give whatever it has.
             let central = judge(case).bound(until.minus(start)) / case.cost * case.cost;
@@ -196,16 +201,17 @@ async fn paced(limiter: Limiter, clock: Clock, case: Case, instances: usize) -> 
     let key = format!("paced-{}", case.cost);
     let per_second = PACE * case.rate as f64 / case.cost as f64 / instances as f64;
     let tick = Duration::from_secs_f64((1.0 / per_second).max(0.005));
-    let start = tokio::time::Instant::now();
-    let phase = fastrand::f64();
-    let (mut kept, mut made) = (Vec::new(), 0);
-    while start.elapsed() < PACED_FOR {
-        let due = (start.elapsed().as_secs_f64() * per_second + phase) as u64;
+    // Tasks that start together do not ask together.
+    let start = tokio::time::Instant::now() + tick.mul_f64(fastrand::f64());
+    let (mut kept, mut made, mut at) = (Vec::new(), 0, start);
+    while at < start + PACED_FOR {
+        sleep_until(at).await;
+        let due = (start.elapsed().as_secs_f64() * per_second) as u64;
         for _ in made..due {
             kept.push(attempt(&limiter, &clock, &key, case.cost).await);
         }
         made = due.max(made);
-        sleep_until(tokio::time::Instant::now() + tick).await;
+        at = (at + tick).max(tokio::time::Instant::now());
     }
     kept
 }
