@@ -28,7 +28,9 @@
 //! assert_eq!(decision.limit(), 2_000);
 //!
 //! // A refusal is an answer too, and says when to come again.
-//! let d = api.check_n("user:42", 2_000).await;
+//! let first = api.check_n("user:42", 1_500).await;
+//! let d = api.check_n("user:42", 1_500).await;
+//! assert!(first.is_allowed());
 //! assert!(!d.is_allowed() && d.retry_after_secs() >= Some(1));
 //!
 //! gate.shutdown().await // gives back what was lent
