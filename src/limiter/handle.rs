@@ -99,6 +99,9 @@ impl Limiter {
         if cost == 0 {
             return self.setup.known(&key);
         }
+        if self.setup.terms.mode == Mode::Exact {
+            return self.setup.exact_now(&key, cost);
+        }
         match self.setup.first(&key, cost) {
             Step::Done(decision) => decision,
             Step::Ask(cell) => self.setup.cold(&cell, cost),
@@ -224,6 +227,32 @@ impl Setup {
     fn uncounted_saturated(&self) -> Decision {
         count(&self.tallies.saturated);
         self.saturated()
+    }
+
+    /// An `Exact` rule has no tokens here, ever. A key that nobody waits for gets no cell, since the engine would
+    /// never hear of it; but where the store is away its use has to be booked.
+    #[cold]
+    fn exact_now(&self, key: &Key<'_>, cost: u64) -> Decision {
+        let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
+        if cost > self.terms.numbers.burst {
+            count(&self.tallies.never);
+            return self.never(Source::Lease);
+        }
+        let cell = match driver.link() {
+            Link::Down => match driver.tier().cell(self.rule, key) {
+                Ok(cell) => Some(cell),
+                Err(_) => return self.uncounted_saturated(),
+            },
+            Link::Up | Link::Shaky => driver.tier().find(self.rule, key),
+        };
+        if let Some(cell) = cell {
+            return self.cold(&cell, cost);
+        }
+        if driver.is_closing() {
+            return self.troubled(ErrorKind::ShutDown, Source::Outage);
+        }
+        count(&self.tallies.cold_denied);
+        self.denied(driver.round_trip(), 0, Source::Lease)
     }
 
     /// No tokens here, and no time to ask: the rule's policy for cold keys.

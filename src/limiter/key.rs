@@ -26,7 +26,9 @@ impl KeyHandle {
             (Way::Shared { driver, .. }, Some(name)) if limiter.setup.terms.mode == Mode::Leased => {
                 // Twice, should the first cell be closed just now.
                 let mut found = (0..2).filter_map(|_| driver.tier().cell(limiter.setup.rule, &name).ok());
-                found.find(|cell| cell.pin())
+                let cell = found.find(|cell| cell.pin());
+                // The engine lets idle cells go, and only those that it knows.
+                cell.inspect(|cell| driver.tier().call(cell))
             }
             _ => None,
         };

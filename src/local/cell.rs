@@ -123,6 +123,11 @@ impl Cell {
         }
     }
 
+    /// The number of its tier.
+    pub(super) fn gate(&self) -> u32 {
+        self.gate
+    }
+
     /// Whether it is the cell of this key in the tier of this number.
     #[inline]
     pub(super) fn is_of(&self, gate: u32, probe: &Probe<'_>) -> bool {
@@ -228,7 +233,9 @@ impl Cell {
     pub(super) fn drop_slot(&self, slot: &Arc<CreditSlot>) {
         let moves = self.moves();
         self.purse.put_back(moves, slot);
-        moves.drop_slot(slot, |refused| self.refuse(refused));
+        // A sum of many refusals: it counts as demand, and is nobody's cost.
+        // ordering: Relaxed, as in `refuse`.
+        moves.drop_slot(slot, |refused| _ = self.refused.fetch_add(refused, Relaxed));
     }
 
     /// Counts tokens that were refused, as demand.

@@ -192,6 +192,13 @@ thread_local! {
     };
 }
 
+/// A key's hash within a gate: gates of one process that limit the same keys keep their places apart.
+#[inline]
+pub(super) fn of_gate(gate: u32, hash: u64) -> u64 {
+    // The odd constant spreads small numbers over all bits.
+    hash ^ u64::from(gate).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
 #[inline]
 fn place_of(hash: u64) -> usize {
     // Other bits than those that the registry's maps use first.
@@ -279,7 +286,7 @@ pub(super) fn admit(totals: &Arc<Totals>, cell: &Arc<Cell>, now: Micros) {
     if !cell.is_hot() || cell.is_closed() {
         return;
     }
-    let hash = cell.name().hash();
+    let hash = of_gate(cell.gate(), cell.name().hash());
     // Dropped after the table is free again.
     let _old = FRONT.try_with(|front| {
         let mut front = front.try_borrow_mut().ok()?;

@@ -87,7 +87,7 @@ impl Tier {
             return known.unwrap_or(Local::Allowed { remaining: u64::MAX });
         }
         let ask = self.ask(cost);
-        match front::spend(&ask, probe.hash, |cell| cell.is_of(self.gate, &probe)) {
+        match front::spend(&ask, front::of_gate(self.gate, probe.hash), |cell| cell.is_of(self.gate, &probe)) {
             Quick::Spent(remaining) => Local::Allowed { remaining },
             Quick::Dry => self.check_dry(&probe, &ask),
             Quick::Miss => self.check_near(&probe, &ask),
@@ -101,7 +101,7 @@ impl Tier {
             return cell.known(self.clock.coarse());
         }
         let ask = self.ask(cost);
-        match front::spend(&ask, cell.name().hash(), |there| Arc::ptr_eq(there, cell)) {
+        match front::spend(&ask, front::of_gate(self.gate, cell.name().hash()), |there| Arc::ptr_eq(there, cell)) {
             Quick::Spent(remaining) => Local::Allowed { remaining },
             Quick::Dry => self.check_dry(&cell.name().probe(), &ask),
             Quick::Miss => self.check_found(cell, &ask),
@@ -161,7 +161,7 @@ impl Tier {
     /// The thread knows the cell and has no credit of it.
     #[inline(never)]
     fn check_dry(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
-        match front::dry(ask, probe.hash, |cell| cell.is_of(self.gate, probe)) {
+        match front::dry(ask, front::of_gate(self.gate, probe.hash), |cell| cell.is_of(self.gate, probe)) {
             Dry::Answer(answer) => answer,
             Dry::Call(answer, cell) => {
                 self.call(&cell);

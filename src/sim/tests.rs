@@ -535,3 +535,18 @@ fn a_store_that_lost_its_memory_starts_empty_and_says_so_once() {
     let lost: u64 = world.nodes.iter().map(|node| node.engine.tally().states_lost).sum();
     assert_eq!(lost, 1);
 }
+
+#[test]
+fn a_key_that_only_a_handle_made_goes_with_the_handle() {
+    let mut world = World::new(1, &[Rule::token_bucket(100, Duration::from_secs(1))]);
+    let key = Key::new(b"k", LongKeys::Hash).expect("a short key");
+    let cell = world.nodes[0].tier.cell(0, &key).expect("room");
+    assert!(cell.pin());
+    world.nodes[0].tier.call(&cell);
+    world.run(Micros::from_secs(30));
+    assert_eq!(world.nodes[0].tier.counts().keys, 1, "it is held");
+    cell.unpin();
+    world.run(Micros::from_secs(30));
+    assert_eq!(world.nodes[0].tier.counts().keys, 0);
+    assert_eq!(world.syncs(), 0);
+}

@@ -547,3 +547,15 @@ fn a_cell_takes_less_than_150_bytes_with_its_counts() {
     // Two counts of its Arc beside it; the registry's entry is a pointer and a byte.
     assert!(size_of::<Cell>() + 16 <= 136, "{}", size_of::<Cell>());
 }
+
+#[test]
+fn many_small_refusals_are_demand_and_nobody_s_cost() {
+    let world = world(10);
+    let cell = world.tier.cell(0, &key("k")).expect("room");
+    let slot = cell.add_slot();
+    (0..1_000).for_each(|_| slot.refuse(1));
+    cell.drop_slot(&slot);
+    assert_eq!((cell.look().refused, cell.take_costly()), (1_000, 0));
+    cell.refuse(7);
+    assert_eq!(cell.take_costly(), 7);
+}
