@@ -8,7 +8,7 @@ use super::{
 use crate::{
     decision::{Decision, Source},
     error::ErrorKind,
-    key::Key,
+    key::{KEY_BYTES_MAX, Key},
     local::{Cell, Local, Verdict},
     observe::Link,
     rule::{Cold, Mode},
@@ -95,17 +95,19 @@ impl Limiter {
     /// No allocation, no lock that other keys share, no system clock; tens of nanoseconds.
     #[inline]
     pub fn check_now_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
-        let Some(key) = self.setup.key(key.as_ref()) else { return self.setup.bad_key() };
-        if cost == 0 {
-            return self.setup.known(&key);
+        let (setup, bytes) = (&*self.setup, key.as_ref());
+        // The road that nearly all checks take, laid straight; everything else is out of line.
+        if let (Way::Shared { driver, .. }, Mode::Leased) = (&setup.way, setup.terms.mode)
+            && (1..=setup.terms.numbers.burst).contains(&cost)
+            && bytes.len() <= KEY_BYTES_MAX
+        {
+            return match driver.tier().check(setup.rule, &Key::Raw(bytes), cost) {
+                Local::Allowed { remaining } => setup.allowed(remaining, Source::Lease),
+                Local::Denied { wait, remaining } => setup.denied(wait.plus(LAG), remaining, Source::Lease),
+                other => setup.without_tokens(other, cost),
+            };
         }
-        if self.setup.terms.mode == Mode::Exact {
-            return self.setup.exact_now(&key, cost);
-        }
-        match self.setup.first(&key, cost) {
-            Step::Done(decision) => decision,
-            Step::Ask(cell) => self.setup.cold(&cell, cost),
-        }
+        setup.check_now_otherwise(bytes, cost)
     }
 
     /// Asks for one token, parking this thread while the key is cold; see [`check_n`](Limiter::check_n).
@@ -197,6 +199,31 @@ impl Setup {
                 Step::Done(self.never(Source::Lease))
             }
             Way::Local { governed, quota } => Step::Done(self.governed(governed.check(self.rule, key, cost, quota))),
+        }
+    }
+
+    /// [`Limiter::check_now_n`] for what does not take its straight road.
+    #[inline(never)]
+    fn check_now_otherwise(&self, bytes: &[u8], cost: u64) -> Decision {
+        let Some(key) = self.key(bytes) else { return self.bad_key() };
+        if cost == 0 {
+            return self.known(&key);
+        }
+        if self.terms.mode == Mode::Exact {
+            return self.exact_now(&key, cost);
+        }
+        match self.first(&key, cost) {
+            Step::Done(decision) => decision,
+            Step::Ask(cell) => self.cold(&cell, cost),
+        }
+    }
+
+    /// What the local tier has said, where it had no tokens and knew no better, for somebody who cannot wait.
+    #[inline(never)]
+    fn without_tokens(&self, local: Local, cost: u64) -> Decision {
+        match self.step(local) {
+            Step::Done(decision) => decision,
+            Step::Ask(cell) => self.cold(&cell, cost),
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct Ask<'a> {
 pub(super) enum Quick {
     /// Spent; so many tokens probably remain.
     Spent(u64),
+    /// One token, and the last no to that still holds for so long. Nothing remains.
+    Denied(Micros),
     /// The thread knows the cell and has too little credit of it.
     Dry,
     /// Not a matter for the table.
@@ -229,6 +231,16 @@ pub(super) fn spend(ask: &Ask<'_>, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -
         {
             let pool = entry.cell.purse.pool(lease.generation());
             return Quick::Spent(left.saturating_add(pool).saturating_add(entry.cell.free()));
+        }
+        // A remembered no to one token, where none has come in since: nothing remains, and nothing is to be done.
+        if ask.cost == 1
+            && let Some(wait) = entry.cell.denied(1, ask.now)
+            && entry.cell.is_hot()
+            && !entry.cell.is_closed()
+            && !(lease.is_live(ask.now) && entry.cell.purse.pool(lease.generation()) > 0)
+        {
+            entry.slot.refuse(1);
+            return Quick::Denied(wait);
         }
         Quick::Dry
     });

@@ -89,6 +89,7 @@ impl Tier {
         let ask = self.ask(cost);
         match front::spend(&ask, front::of_gate(self.gate, probe.hash), |cell| cell.is_of(self.gate, &probe)) {
             Quick::Spent(remaining) => Local::Allowed { remaining },
+            Quick::Denied(wait) => Local::Denied { wait, remaining: 0 },
             Quick::Dry => self.check_dry(&probe, &ask),
             Quick::Miss => self.check_near(&probe, &ask),
         }
@@ -103,6 +104,7 @@ impl Tier {
         let ask = self.ask(cost);
         match front::spend(&ask, front::of_gate(self.gate, cell.name().hash()), |there| Arc::ptr_eq(there, cell)) {
             Quick::Spent(remaining) => Local::Allowed { remaining },
+            Quick::Denied(wait) => Local::Denied { wait, remaining: 0 },
             Quick::Dry => self.check_dry(&cell.name().probe(), &ask),
             Quick::Miss => self.check_found(cell, &ask),
         }
