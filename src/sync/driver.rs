@@ -308,8 +308,9 @@ impl Round {
         // The engine is used again after a panic: `bury` throws away the one bucket whose state may
         // be half changed.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| step(engine, effects))) {
-            self.engine.bury();
+            // Told first: who is answered by the burial may look for the reason.
             self.report(&Event::EnginePanic { message: words(panic.as_ref()) });
+            self.engine.bury();
         }
     }
 
