@@ -11,7 +11,10 @@ use super::{
     waiter::{self, Answer, Ticket, Waiter},
 };
 use crate::{
-    atomic::{AtomicBool, AtomicU32, Mutex, Ordering::Relaxed},
+    atomic::{
+        AtomicBool, AtomicU32, Mutex,
+        Ordering::{Acquire, Relaxed, Release},
+    },
     clock::{COARSE_TICK, Clock},
     error::{Error, ErrorKind},
     local::{Bell, Cell, Tier},
@@ -170,8 +173,8 @@ impl Driver {
 
     /// How well the store answers.
     pub(crate) fn link(&self) -> Link {
-        // ordering: Relaxed, here and for the other three. Each is one number that stands for itself.
-        match self.shared.link.load(Relaxed) {
+        // ordering: Acquire: see `publish`.
+        match self.shared.link.load(Acquire) {
             0 => Link::Up,
             1 => Link::Shaky,
             _ => Link::Down,
@@ -185,6 +188,7 @@ impl Driver {
 
     /// Whether it was told to close: nobody is to be let in any more, by whatever policy.
     pub(crate) fn is_closing(&self) -> bool {
+        // ordering: Relaxed, here and below, unless said otherwise. Each is one value that stands for itself.
         self.shared.closing.load(Relaxed)
     }
 
@@ -366,8 +370,9 @@ impl Round {
             Link::Shaky => 1,
             Link::Down => 2,
         };
-        self.shared.link.store(link, Relaxed);
         *self.shared.cause.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.cause();
+        // ordering: Release, with the Acquire in `link`: who sees that the link is down finds why.
+        self.shared.link.store(link, Release);
         self.shared.members.store(self.engine.members().unwrap_or(0), Relaxed);
         self.shared.round_trip.store(u32::try_from(self.engine.round_trip().0).unwrap_or(u32::MAX), Relaxed);
         *self.shared.tally.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.tally();
