@@ -153,7 +153,7 @@ impl Engine {
     /// Answers those who waited in this question, and remembers a denial.
     fn tell(bucket: &mut super::bucket::Bucket, open: &Open, reply: &Reply, now: Micros, jitter: f64, caches: bool) {
         let given = usize::try_from(reply.given).unwrap_or(usize::MAX);
-        let yes = Answer::Given { remaining: reply.free.saturating_add(bucket.hold), by_authority: true };
+        let yes = Answer::Given { remaining: reply.free.saturating_add(bucket.lent), by_authority: true };
         open.waiting.iter().take(given).for_each(|w| _ = w.waiter.answer(yes));
         let needy = reply.given < open.need.count;
         let empty = reply.given == 0 && reply.grant == 0 && open.want > 0;
