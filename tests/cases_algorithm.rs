@@ -1,6 +1,7 @@
 //! Named cases of limits, clocks, rounding and costs, through the public face: that limiter, engine and store
 //! together answer what the algorithm alone does. Scenarios are tables; each runs in every mode for which it
 //! holds, on a clock that stands still between its rows, and some against a real server too.
+#![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/gates.rs"]
