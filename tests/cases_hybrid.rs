@@ -52,8 +52,9 @@ async fn a_cut_in_the_middle_of_a_sync_neither_loses_nor_doubles_what_was_taken(
         assert!(doubt >= 8, "{mode:?}: no cut was met");
         assert!(taken.iter().all(|t| *t > 0), "{mode:?}: {taken:?}");
         gate.shutdown().await.expect("a link that works again");
-        // What lay in the credits of threads is not given back.
-        let kept = gate.snapshot().held;
+        // What lay in the credits of threads is not given back: 64 tokens of a hot key for each of the three that
+        // may have asked.
+        let kept = 3 * 64;
         for ((key, cost), taken) in keys.iter().zip(taken) {
             let left = left(lazy(&server.url()), rule.clone(), key).await;
             // What is in doubt may have been given to nobody; nothing else is missing, and nothing came back.
