@@ -12,6 +12,8 @@ use std::cmp::Reverse;
 
 /// Demand, in tokens a second, from which threads take credit of a cell.
 const HOT: f32 = 2_000.0;
+/// A denied key is looked at again after this, to see how much it is asked for.
+const WARMING: Micros = Micros::from_millis(100);
 
 impl Engine {
     /// Looks after one bucket: what is over, who can be answered, and whether there is something to
@@ -47,7 +49,12 @@ impl Engine {
         if down || (bucket.trouble.is_some() && now < bucket.next_at) {
             bucket.fail_all(bucket.trouble.filter(|_| !down).unwrap_or(cause), now);
         }
-        bucket.cell.set_hot(bucket.demand.per_second() > HOT);
+        let hot = bucket.demand.per_second() > HOT;
+        bucket.cell.set_hot(hot);
+        if !hot && bucket.activity > 0 && bucket.deny_until > now {
+            // A no that is remembered calls nobody: look again soon whether a crowd asks for it.
+            next = next.min(now.plus(WARMING));
+        }
 
         let situation = bucket.situation(&terms, members, self.stretch, now);
         let target = if terms.mode == Mode::Leased { situation.target() } else { 0 };
