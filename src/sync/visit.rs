@@ -51,7 +51,7 @@ impl Engine {
         }
         let hot = bucket.demand.per_second() > HOT;
         bucket.cell.set_hot(hot);
-        if !hot && bucket.activity > 0 && bucket.deny_until > now {
+        if !hot && bucket.deny_until > now {
             // A no that is remembered calls nobody: look again soon whether a crowd asks for it.
             next = next.min(now.plus(WARMING));
         }
