@@ -40,6 +40,8 @@ pub struct Decision {
     pub(crate) rate: Rate,
     /// [`Micros::MAX`] when nobody knows.
     pub(crate) retry_after: Micros,
+    /// How long an allowed request has to wait; zero but for leaky queues.
+    pub(crate) delay: Micros,
 }
 
 impl Decision {
@@ -76,6 +78,13 @@ impl Decision {
             Verdict::Denied if self.retry_after != Micros::MAX => Some(Micros(self.retry_after.0.max(1)).into()),
             _ => None,
         }
+    }
+
+    /// How long an allowed request has to wait before it goes on: its turn in a
+    /// [leaky queue](crate::Rule::leaky_queue). Zero for every other rule.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.delay.into()
     }
 
     /// [`retry_after`](Decision::retry_after) in whole seconds for the HTTP header, rounded up and

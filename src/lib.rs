@@ -89,6 +89,7 @@ mod store;
 mod sync;
 mod time;
 
+pub use algorithm::Algorithm;
 pub use clock::Clock;
 pub use decision::{Decision, Source};
 pub use error::{Error, ErrorKind};

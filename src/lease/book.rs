@@ -9,7 +9,7 @@
 //! counts as outstanding. Every admission lowers F by its cost. So in any span T at most
 //! burst + rate * T pass, however many instances, losses and crashes there are.
 
-use super::message::{EXACT_MAX, InstanceId, Lost, Numbers, Outcome, Reply, Sync, Total};
+use super::message::{Act, EXACT_MAX, InstanceId, Lost, Numbers, Outcome, Reply, Sync, Total};
 use crate::{algorithm::TokenBucket, time::Micros};
 
 mod refill;
@@ -118,7 +118,7 @@ impl Book {
     /// most once in 250 ms.
     pub(crate) fn apply(&mut self, sync: &Sync, now: Micros) -> Reply {
         let (sync, raw) = (&bounded(sync), now.min(NEVER));
-        if sync.peek {
+        if sync.act == Act::Peek {
             return self.clone().look(sync, raw);
         }
         if sync.not_after != Micros::ZERO && raw > sync.not_after {
@@ -356,6 +356,10 @@ fn answer(head: &Header, sync: &Sync, now: Micros, answered: bool) -> Reply {
         now,
         key_ttl: Micros::ZERO,
         lost: false,
+        blocked: false,
+        window: Micros::ZERO,
+        ends_in: Micros::ZERO,
+        delay: Micros::ZERO,
     }
 }
 
@@ -373,6 +377,10 @@ fn unanswered(sync: &Sync, outcome: Outcome, now: Micros) -> Reply {
         now,
         key_ttl: Micros::ZERO,
         lost: false,
+        blocked: false,
+        window: Micros::ZERO,
+        ends_in: Micros::ZERO,
+        delay: Micros::ZERO,
     }
 }
 

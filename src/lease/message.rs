@@ -3,20 +3,50 @@
 //! Both are plain values: the engine fills them in, a store carries them, the book answers them.
 //! Every number is below 2^53, because the Lua twin counts in doubles.
 
-use crate::{rate::Rate, time::Micros};
+use crate::{algorithm::Algorithm, rate::Rate, time::Micros};
 
 /// Above this no number in a message goes: Lua's numbers are doubles and exact only up to here.
 pub(crate) const EXACT_MAX: u64 = 1 << 53;
 
-/// The numbers of a token bucket as one instance knows them.
+/// The numbers of a rule as one instance knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     /// Set by the user during a deploy; of two that differ, the higher wins.
     pub(crate) revision: u32,
-    /// How fast tokens come.
+    /// How it counts; part of the bucket's name, so the same in every message that meets a bucket.
+    pub(crate) algorithm: Algorithm,
+    /// How fast tokens come; for a window, its limit per length.
     pub(crate) rate: Rate,
-    /// How many tokens the bucket holds when full; at least 1.
+    /// How many tokens the bucket holds when full; at least 1. For a window its limit, for a leaky queue how many
+    /// may wait.
     pub(crate) burst: u64,
+    /// The length of a window; zero for buckets.
+    pub(crate) window: Micros,
+    /// A fixed window begins where the authority's time plus this is a multiple of its length; below the length.
+    pub(crate) offset: Micros,
+}
+
+impl Numbers {
+    /// The numbers of a token bucket.
+    pub(crate) const fn bucket(revision: u32, rate: Rate, burst: u64) -> Numbers {
+        let (algorithm, window, offset) = (Algorithm::TokenBucket, Micros::ZERO, Micros::ZERO);
+        Numbers { revision, algorithm, rate, burst, window, offset }
+    }
+}
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// To tell what was spent and ask for more.
+    #[default]
+    Sync,
+    /// Only to look: answered as if asked, and nothing changes.
+    Peek,
+    /// To forget what was counted: all but what is lent is free again, a block is lifted, and the generation
+    /// stays. Tells nothing of the sender and leaves no record of it.
+    Clear,
+    /// To give and lend nothing for this long from now; zero lifts it. Tells nothing of the sender, as above.
+    Block(Micros),
 }
 
 /// One random number per gate: which instance speaks. Below 2^53.
@@ -91,8 +121,14 @@ pub(crate) struct Sync {
     pub(crate) outage: Total,
     /// What to start with when the bucket's state was lost.
     pub(crate) lost: Lost,
-    /// Only look: answer as if asked, and change nothing.
-    pub(crate) peek: bool,
+    /// Fixed windows: the start, on the authority's clock, of the window that `used`, `hold`, `debt` and `outage`
+    /// belong to; zero: not known, and nothing is held.
+    pub(crate) window: Micros,
+    /// Windows: what `used` fell by was admitted no earlier than this, on the authority's clock; zero: not known, and
+    /// nothing comes back.
+    pub(crate) fresh: Micros,
+    /// What the message is for.
+    pub(crate) act: Act,
 }
 
 /// How a [`Sync`] was taken.
@@ -133,4 +169,13 @@ pub(crate) struct Reply {
     pub(crate) key_ttl: Micros,
     /// This message met a bucket that had lost its state, and triggered the rule's policy.
     pub(crate) lost: bool,
+    /// The key is blocked: nothing is given or lent for `retry_after`, and what is held should come back.
+    pub(crate) blocked: bool,
+    /// Fixed windows: the start of the present one, on the authority's clock; zero for all others.
+    pub(crate) window: Micros,
+    /// Fixed windows: until the end of the present one, where every lease ends; zero for all others.
+    pub(crate) ends_in: Micros,
+    /// Leaky queues: how long the first of those given has to wait before it may leave. Each next one leaves
+    /// `cost` intervals later.
+    pub(crate) delay: Micros,
 }

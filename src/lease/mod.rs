@@ -10,5 +10,5 @@ pub(crate) use book::bounded;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use book::{Header, Record};
 pub use message::Lost;
-pub(crate) use message::{EXACT_MAX, InstanceId, Need, Numbers, Outcome, Reply, Sync, Total};
+pub(crate) use message::{Act, EXACT_MAX, InstanceId, Need, Numbers, Outcome, Reply, Sync, Total};
 pub(crate) use sizing::Situation;

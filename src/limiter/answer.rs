@@ -20,6 +20,7 @@ impl Setup {
             remaining: remaining.min(numbers.burst),
             rate: numbers.rate,
             retry_after: Micros::ZERO,
+            delay: Micros::ZERO,
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Nothing is checked here; [`terms`](super::terms) does that, once, when a gate is built.
 
-use crate::lease::Lost;
+use crate::{algorithm::Algorithm, lease::Lost};
 use std::time::Duration;
 
 /// Who decides, and so what can be promised.
@@ -26,6 +26,12 @@ pub enum Mode {
     /// Bound: `burst + rate * T` for all instances together. While the authority is away the rule's
     /// [`Outage`] decides.
     Exact,
+    /// This process, from what it last heard; what it let through is reported afterwards.
+    ///
+    /// Bound: `burst + rate * T + N * delta_max` for all instances together, where `N` instances lived in `T`: each is
+    /// at most [`delta_max`](Rule::delta_max) ahead of what the authority has booked. While the authority is away it
+    /// goes on until then, and the rule's [`Outage`] decides after that.
+    Buffered,
 }
 
 /// What a check gets while the authority cannot be asked and no lent tokens are left.
@@ -83,10 +89,14 @@ pub enum Cold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a rule limits nothing until a gate is built with it"]
 pub struct Rule {
+    pub(super) algorithm: Algorithm,
     pub(super) count: u64,
     pub(super) per: Duration,
     pub(super) burst: Option<u64>,
+    /// Seconds east of Greenwich at which a fixed window's days begin.
+    pub(super) utc_offset: i32,
     pub(super) mode: Mode,
+    pub(super) delta_max: Option<u64>,
     pub(super) outage: Outage,
     pub(super) overload: Outage,
     pub(super) cold: Cold,
@@ -115,11 +125,64 @@ impl Rule {
     /// assert_ne!(Rule::token_bucket(100, second), Rule::token_bucket(100, second).burst(5));
     /// ```
     pub fn token_bucket(count: u64, per: Duration) -> Rule {
+        Rule::of(Algorithm::TokenBucket, count, per)
+    }
+
+    /// A leaky bucket as a meter: `count` requests leak out each `per`, evenly, and it holds `count` of them when full,
+    /// or [`burst`](Rule::burst). A full one refuses.
+    ///
+    /// The token bucket's dual, with the same bound and the same answers. Allowed: as for a token bucket.
+    pub fn leaky_bucket(count: u64, per: Duration) -> Rule {
+        Rule::of(Algorithm::LeakyMeter, count, per)
+    }
+
+    /// A leaky bucket as a queue: requests leave one by one, `count` each `per`, evenly, with no burst at all. `count`
+    /// of them may wait, or as many as [`burst`](Rule::burst) says; one more is refused.
+    ///
+    /// An allowed request has a [`delay`](crate::Decision::delay) to wait before it goes on; `acquire` waits it.
+    /// A time to leave that nobody took perishes. [`Mode::Exact`] when nothing else is set, or [`Mode::Local`]: a
+    /// time to leave cannot be lent ahead. Over all instances two requests leave at least
+    /// an interval less one round trip apart.
+    pub fn leaky_queue(count: u64, per: Duration) -> Rule {
+        Rule::of(Algorithm::LeakyQueue, count, per).mode(Mode::Exact)
+    }
+
+    /// At most `limit` in each window of the authority's clock: those that begin at a multiple of `window` since
+    /// 1970-01-01T00:00Z, plus the [`utc_offset`](Rule::utc_offset).
+    ///
+    /// Cheap, and easy to explain to users; but twice the limit can pass around an edge between two windows.
+    ///
+    /// Allowed: 1 to 1,000,000,000 a window, `window` a whole number of microseconds from 1 ms to 366 days.
+    pub fn fixed_window(limit: u64, window: Duration) -> Rule {
+        Rule::of(Algorithm::FixedWindow, limit, window)
+    }
+
+    /// At most `limit` in any span of this length, to within 1/1024 of it: what was spent may count that much longer.
+    ///
+    /// Exact, for up to some 1,000 entries of memory in the authority for each key, however many requests there are.
+    /// Allowed: as for a [fixed window](Rule::fixed_window).
+    pub fn sliding_log(limit: u64, window: Duration) -> Rule {
+        Rule::of(Algorithm::SlidingLog, limit, window)
+    }
+
+    /// At most `limit` by two windows of the clock: what the present one counted, and of the one before as much as the
+    /// window's length, ending now, still covers, as if it had come evenly.
+    ///
+    /// Smooth and cheap: two numbers for each key. Any span of the window's length admits less than twice the limit.
+    /// Allowed: as for a [fixed window](Rule::fixed_window).
+    pub fn sliding_counter(limit: u64, window: Duration) -> Rule {
+        Rule::of(Algorithm::SlidingCounter, limit, window)
+    }
+
+    fn of(algorithm: Algorithm, count: u64, per: Duration) -> Rule {
         Rule {
+            algorithm,
             count,
             per,
             burst: None,
+            utc_offset: 0,
             mode: Mode::default(),
+            delta_max: None,
             outage: Outage::default(),
             overload: Outage::default(),
             cold: Cold::default(),
@@ -142,7 +205,21 @@ impl Rule {
         self
     }
 
-    /// Who decides; [`Mode::Leased`] when not set.
+    /// Where fixed windows begin, in seconds east of Greenwich; 0 when not set. With a window of one day they are the
+    /// calendar days of that offset. For [fixed windows](Rule::fixed_window) alone. Allowed: less than a day either way.
+    pub fn utc_offset(mut self, seconds: i32) -> Rule {
+        self.utc_offset = seconds;
+        self
+    }
+
+    /// How far a [`Mode::Buffered`] instance may be ahead of what the authority has booked, in tokens for each key;
+    /// burst / (10 * members), at least 1, when not set. For that mode alone. Allowed: 1 to the burst.
+    pub fn delta_max(mut self, tokens: u64) -> Rule {
+        self.delta_max = Some(tokens);
+        self
+    }
+
+    /// Who decides; [`Mode::Leased`] when not set, but [`Mode::Exact`] for a [leaky queue](Rule::leaky_queue).
     pub fn mode(mut self, mode: Mode) -> Rule {
         self.mode = mode;
         self

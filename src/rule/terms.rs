@@ -5,6 +5,7 @@
 
 use super::model::{Cold, Mode, Outage, Rule};
 use crate::{
+    algorithm::Algorithm,
     error::{Error, ErrorKind},
     lease::{Lost, Numbers},
     rate::Rate,
@@ -29,6 +30,8 @@ pub(crate) const LEASE_MARGIN: Micros = Micros::from_millis(250);
 
 const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 const LEASE_TTLS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
+const WINDOWS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(366 * 86_400);
+const DAY_SECONDS: u32 = 86_400;
 const HORIZON_MIN: Duration = Duration::from_millis(1);
 const CADENCES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
@@ -47,6 +50,8 @@ pub(crate) struct Terms {
     pub(crate) outage: Outage,
     /// What a check gets while the authority refuses to serve.
     pub(crate) overload: Outage,
+    /// How far a `Buffered` instance may be ahead, where the rule says so.
+    pub(crate) delta_max: Option<u64>,
     /// What `check_now` says to a key without tokens here.
     pub(crate) cold: Cold,
     /// What a bucket starts with when its state was lost.
@@ -64,7 +69,12 @@ pub(crate) struct Terms {
 impl Terms {
     /// The algorithm's part of a bucket's name.
     pub(crate) const fn kind(&self) -> &'static str {
-        "tb"
+        self.numbers.algorithm.kind()
+    }
+
+    /// How many tokens a `Buffered` instance may be ahead of the authority, where so many share the limit.
+    pub(crate) fn ahead(&self, members: u32) -> u64 {
+        self.delta_max.unwrap_or_else(|| (self.numbers.burst / 10 / u64::from(members.max(1))).max(1))
     }
 }
 
@@ -85,6 +95,7 @@ impl Rule {
         }
         let rate = Rate::new(self.count, self.per)
             .map_err(|e| fault(name, "rate", &format!("{e} ({} tokens per {:?})", self.count, self.per)))?;
+        let (window, offset) = self.window(name)?;
 
         let (burst, given) = match self.burst {
             Some(burst) => (burst, "given"),
@@ -110,6 +121,10 @@ impl Rule {
                     let what = "a `Local` rule has no cold keys: nothing is lent to it, so there is nothing to credit";
                     return Err(fault(name, "cold", what));
                 }
+                Mode::Buffered => {
+                    let what = "a `Buffered` rule never waits for a cold key; `delta_max` says how far it goes ahead";
+                    return Err(fault(name, "cold", what));
+                }
                 Mode::Exact => {
                     let what = "a credit spends before the authority is asked, and an `Exact` rule promises to ask";
                     return Err(fault(name, "cold", what));
@@ -117,13 +132,28 @@ impl Rule {
             }
         }
 
+        if self.algorithm == Algorithm::LeakyQueue && matches!(self.mode, Mode::Leased | Mode::Buffered) {
+            let what = "a leaky queue hands out times to leave one after the other, which cannot be lent ahead or \
+                        reported afterwards; `Exact` or `Local`";
+            return Err(fault(name, "mode", what));
+        }
+        if let Some(delta) = self.delta_max {
+            if self.mode != Mode::Buffered {
+                return Err(fault(name, "delta_max", "only a `Buffered` rule goes ahead of the authority"));
+            }
+            if delta == 0 || delta > burst {
+                return Err(fault(name, "delta_max", &format!("1 to {burst} tokens (the burst), not {delta}")));
+            }
+        }
+
         let lease_ttl = within(name, "lease_ttl", self.lease_ttl, LEASE_TTLS)?;
         Ok(Terms {
             name: intern(name),
-            numbers: Numbers { revision: self.revision, rate, burst },
+            numbers: Numbers { revision: self.revision, algorithm: self.algorithm, rate, burst, window, offset },
             mode: self.mode,
             outage: self.outage,
             overload: self.overload,
+            delta_max: self.delta_max,
             cold: self.cold,
             lost: self.lost,
             deadline: within(name, "deadline", self.deadline, DEADLINES)?,
@@ -131,6 +161,27 @@ impl Rule {
             horizon: within(name, "horizon", self.horizon, HORIZON_MIN..=self.lease_ttl)?,
             cadence: within(name, "cadence", self.cadence, CADENCES)?,
         })
+    }
+
+    /// The length of its windows, and by how much they begin before a multiple of that.
+    fn window(&self, name: &str) -> Result<(Micros, Micros), Error> {
+        if self.utc_offset != 0 && self.algorithm != Algorithm::FixedWindow {
+            return Err(fault(name, "utc_offset", "only fixed windows begin at a time of the clock"));
+        }
+        if self.utc_offset.unsigned_abs() >= DAY_SECONDS {
+            let what = format!("less than a day, {DAY_SECONDS} s, either way, not {} s", self.utc_offset);
+            return Err(fault(name, "utc_offset", &what));
+        }
+        if !self.algorithm.is_window() {
+            return Ok((Micros::ZERO, Micros::ZERO));
+        }
+        if self.burst.is_some() {
+            return Err(fault(name, "burst", "a window has a limit and no burst"));
+        }
+        let window = within(name, "window", self.per, WINDOWS)?;
+        let length = i64::try_from(window.0).unwrap_or(i64::MAX); // at most 366 days
+        let offset = (i64::from(self.utc_offset) * 1_000_000).rem_euclid(length);
+        Ok((window, Micros(offset.unsigned_abs())))
     }
 }
 
@@ -188,10 +239,11 @@ mod tests {
         let rate = Rate::new(100, SECOND).expect("a fair rate");
         let want = Terms {
             name: "api",
-            numbers: Numbers { revision: 0, rate, burst: 100 },
+            numbers: Numbers::bucket(0, rate, 100),
             mode: Mode::Leased,
             outage: Outage::Share,
             overload: Outage::Share,
+            delta_max: None,
             cold: Cold::Deny,
             lost: Lost::Empty,
             deadline: Micros::from_millis(50),

@@ -203,7 +203,7 @@ impl fmt::Debug for MemoryStore {
 mod tests {
     use super::*;
     use crate::{
-        lease::{Lost, Need, Numbers, Total},
+        lease::{Act, Lost, Need, Numbers, Total},
         rate::Rate,
     };
 
@@ -216,11 +216,7 @@ mod tests {
         Sync {
             generation: 0,
             draw: 7,
-            numbers: Numbers {
-                revision: 0,
-                rate: Rate::per_micros(10, Micros::from_secs(1)).expect("a rate"),
-                burst: 10,
-            },
+            numbers: Numbers::bucket(0, Rate::per_micros(10, Micros::from_secs(1)).expect("a rate"), 10),
             instance: InstanceId(1),
             epoch: 1,
             seq,
@@ -236,7 +232,9 @@ mod tests {
             debt: Total::default(),
             outage: Total::default(),
             lost: Lost::Empty,
-            peek: false,
+            window: Micros::ZERO,
+            fresh: Micros::ZERO,
+            act: Act::Sync,
         }
     }
 
@@ -300,7 +298,7 @@ mod tests {
     #[test]
     fn a_look_leaves_nothing_behind() {
         let store = MemoryStore::with_clock(Clock::manual());
-        given(&store, 1, Sync { peek: true, ..ask(1, 1) });
+        given(&store, 1, Sync { act: Act::Peek, ..ask(1, 1) });
         given(&store, 2, Sync { not_after: Micros(1), ..ask(1, 1) });
         assert!(store.is_empty());
     }

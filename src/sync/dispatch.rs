@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     key::BucketName,
-    lease::{EXACT_MAX, Need, Sync, Total},
+    lease::{Act, EXACT_MAX, Need, Sync, Total},
     rule::{LEASE_MARGIN, Mode, Terms},
     store::Batch,
     time::Micros,
@@ -131,7 +131,7 @@ impl Engine {
         let terms = self.settings.rules.get(peek.rule as usize).copied()?;
         let (name, need) = (peek.name.clone(), Need { cost: peek.cost, count: 0 });
         let not_after = self.road.there(peek.deadline).unwrap_or(Micros::ZERO);
-        let sync = Sync { need, not_after, peek: true, ..self.blank(&terms) };
+        let sync = Sync { need, not_after, act: Act::Peek, ..self.blank(&terms) };
         Some((Asked::Peek(id), name, sync))
     }
 
@@ -243,7 +243,9 @@ impl Engine {
             debt: Total::default(),
             outage: Total::default(),
             lost: terms.lost,
-            peek: false,
+            window: Micros::ZERO,
+            fresh: Micros::ZERO,
+            act: Act::Sync,
         }
     }
 

@@ -1,7 +1,10 @@
 //! The book, rule by rule. What it promises as a whole is judged in `adversary`.
 
 use super::*;
-use crate::{lease::message::Need, rate::Rate};
+use crate::{
+    lease::message::{Act, Need},
+    rate::Rate,
+};
 
 mod adversary;
 
@@ -10,7 +13,7 @@ const SECOND: u64 = 1_000_000;
 const START: u64 = 1_000 * SECOND;
 
 fn numbers(count: u64, micros: u64, burst: u64) -> Numbers {
-    Numbers { revision: 0, rate: Rate::per_micros(count, Micros(micros)).expect("a fair rate"), burst }
+    Numbers::bucket(0, Rate::per_micros(count, Micros(micros)).expect("a fair rate"), burst)
 }
 
 /// A first message that asks for nothing, to a bucket of 10 that gets 1 a second.
@@ -34,7 +37,9 @@ fn hello() -> Sync {
         debt: Total::default(),
         outage: Total::default(),
         lost: Lost::Empty,
-        peek: false,
+        window: Micros::ZERO,
+        fresh: Micros::ZERO,
+        act: Act::Sync,
     }
 }
 
@@ -96,7 +101,7 @@ fn a_question_that_is_dead_when_it_arrives_changes_nothing() {
 #[test]
 fn a_look_changes_nothing() {
     let mut book = Book::default();
-    let look = Sync { peek: true, need: need(4, 1), want: 5, ..hello() };
+    let look = Sync { act: Act::Peek, need: need(4, 1), want: 5, ..hello() };
     let reply = book.apply(&look, at(0));
     assert_eq!(
         (reply.outcome, reply.generation, reply.free, reply.retry_after),
@@ -444,7 +449,9 @@ fn absurd_fields_neither_panic_nor_give() {
                 debt: Total { sum: any(), acked: any() },
                 outage: Total { sum: any(), acked: any() },
                 lost: if any() % 2 == 0 { Lost::Empty } else { Lost::Full },
-                peek: any() % 4 == 0,
+                window: Micros::ZERO,
+                fresh: Micros::ZERO,
+                act: if any() % 4 == 0 { Act::Peek } else { Act::Sync },
             };
             book.apply(&sync, Micros(any()));
             if let Some(head) = book.header() {

@@ -5,7 +5,7 @@
 
 use crate::{
     error::{Error, ErrorKind},
-    lease::{EXACT_MAX, Lost, Numbers, Outcome, Reply, Sync, bounded},
+    lease::{Act, EXACT_MAX, Lost, Numbers, Outcome, Reply, Sync, bounded},
     rate::Rate,
     time::Micros,
 };
@@ -22,7 +22,7 @@ const NUMBERS: u8 = 8;
 pub(super) fn pack(sync: &Sync) -> Vec<u8> {
     let s = bounded(sync);
     let (count, period) = (s.numbers.rate.count(), s.numbers.rate.period());
-    let flags = if s.peek { LOOK } else { 0 } | if s.lost == Lost::Full { START_FULL } else { 0 };
+    let flags = if s.act == Act::Peek { LOOK } else { 0 } | if s.lost == Lost::Full { START_FULL } else { 0 };
     let mut bytes = Vec::with_capacity(MESSAGE_BYTES);
     bytes.push(flags);
     bytes.extend_from_slice(&s.instance.0.to_le_bytes());
@@ -91,6 +91,10 @@ fn read(bytes: &[u8]) -> Option<Reply> {
         now: Micros(rest.whole()?),
         key_ttl: Micros::ZERO,
         lost: flags & LOST != 0,
+        blocked: false,
+        window: Micros::ZERO,
+        ends_in: Micros::ZERO,
+        delay: Micros::ZERO,
     };
     if outcome == Outcome::Applied {
         reply.generation = rest.whole()?;
@@ -101,7 +105,7 @@ fn read(bytes: &[u8]) -> Option<Reply> {
         reply.key_ttl = Micros(rest.number(TTL_MAX)?);
         if flags & NUMBERS != 0 {
             let revision = u32::try_from(rest.whole()?).ok()?;
-            reply.numbers = Some(Numbers { revision, rate: rest.rate()?, burst: rest.whole()? });
+            reply.numbers = Some(Numbers::bucket(revision, rest.rate()?, rest.whole()?));
         }
     }
     (flags & !(OUTCOME | LOST | NUMBERS) == 0 && rest.0.is_empty()).then_some(reply)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    lease::{Lost, Need, Numbers, Outcome, Reply, Sync, Total},
+    lease::{Act, Lost, Need, Numbers, Outcome, Reply, Sync, Total},
     rate::Rate,
     store::{Answers, Batch, MemoryStore, Store},
 };
@@ -23,11 +23,7 @@ fn need(instance: u64, seq: u64, count: u64) -> Sync {
     Sync {
         generation: 0,
         draw: 77,
-        numbers: Numbers {
-            revision: 0,
-            rate: Rate::per_micros(1, Micros::from_secs(3_600)).expect("a rate"),
-            burst: BURST,
-        },
+        numbers: Numbers::bucket(0, Rate::per_micros(1, Micros::from_secs(3_600)).expect("a rate"), BURST),
         instance: InstanceId(instance),
         epoch: 1,
         seq,
@@ -43,7 +39,9 @@ fn need(instance: u64, seq: u64, count: u64) -> Sync {
         debt: Total::default(),
         outage: Total::default(),
         lost: Lost::Empty,
-        peek: false,
+        window: Micros::ZERO,
+        fresh: Micros::ZERO,
+        act: Act::Sync,
     }
 }
 
@@ -58,7 +56,7 @@ async fn one(connection: &Connection, n: u64, sync: Sync) -> Result<Reply, Error
 }
 
 async fn free(connection: &Connection, n: u64) -> u64 {
-    one(connection, n, Sync { peek: true, ..need(99, 1, 1) }).await.expect("a look").free
+    one(connection, n, Sync { act: Act::Peek, ..need(99, 1, 1) }).await.expect("a look").free
 }
 
 fn kinds(answers: &Answers) -> Vec<Result<u64, ErrorKind>> {

@@ -2,7 +2,7 @@
 
 use super::{twin::ask, *};
 use crate::{
-    lease::{InstanceId, Lost, Need, Numbers, Outcome, Reply, Sync, Total},
+    lease::{Act, InstanceId, Lost, Need, Numbers, Outcome, Reply, Sync, Total},
     rate::Rate,
     store::redis::{fault, wire},
 };
@@ -14,11 +14,7 @@ fn needs_one() -> Sync {
     Sync {
         generation: 0,
         draw: 77,
-        numbers: Numbers {
-            revision: 0,
-            rate: Rate::per_micros(10, Micros(60 * SECOND)).expect("a fair rate"),
-            burst: 10,
-        },
+        numbers: Numbers::bucket(0, Rate::per_micros(10, Micros(60 * SECOND)).expect("a fair rate"), 10),
         instance: InstanceId(1),
         epoch: 1,
         seq: 1,
@@ -34,7 +30,9 @@ fn needs_one() -> Sync {
         debt: Total::default(),
         outage: Total::default(),
         lost: Lost::Empty,
-        peek: false,
+        window: Micros::ZERO,
+        fresh: Micros::ZERO,
+        act: Act::Sync,
     }
 }
 
@@ -179,7 +177,7 @@ async fn without_memory_nothing_is_half_written() {
     assert_eq!(cli(&["EXISTS", "new", "newer"]), "0");
     assert_eq!(dump("old"), before);
     // A look needs no memory.
-    assert_eq!(world.one("old", Sync { peek: true, ..next }).await.free, 6);
+    assert_eq!(world.one("old", Sync { act: Act::Peek, ..next }).await.free, 6);
 
     cli(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(world.one("old", next).await.free, 5);
@@ -190,7 +188,7 @@ async fn without_memory_nothing_is_half_written() {
 async fn a_million_an_hour_counts_by_ones() {
     let world = World::new(&[]);
     let rate = Rate::per_micros(1_000_000, Micros(3_600 * SECOND)).expect("a fair rate");
-    let numbers = Numbers { revision: 0, rate, burst: 1_000_000 };
+    let numbers = Numbers::bucket(0, rate, 1_000_000);
     let mut free = Vec::new();
     for seq in 1..=3 {
         free.push(world.one("hourly", Sync { seq, numbers, ..needs_one() }).await.free);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    lease::{Book, Header, InstanceId, Lost, Need, Numbers, Outcome, Record, Sync, Total, bounded},
+    lease::{Act, Book, Header, InstanceId, Lost, Need, Numbers, Outcome, Record, Sync, Total, bounded},
     rate::Rate,
     store::redis::wire::{Doubles, pack, unpack},
 };
@@ -71,7 +71,7 @@ fn header(bytes: &[u8]) -> Header {
     let (out, demand, earliest, latest) = (n(), n(), Micros(n()), Micros(n()));
     let (generation, policy_done, revision) = (n(), n() == 1, n() as u32);
     let rate = d.rate().expect("a rate");
-    let numbers = Numbers { revision, rate, burst: d.whole().expect("a burst") };
+    let numbers = Numbers::bucket(revision, rate, d.whole().expect("a burst"));
     let bucket = crate::algorithm::TokenBucket { tokens, rem, at };
     Header { bucket, out, demand, earliest, latest, generation, policy_done, numbers }
 }
@@ -132,7 +132,7 @@ impl Dice {
             2 => 1_000_000_000,
             _ => 1 + self.below(10_000),
         };
-        Numbers { revision: self.pick(&[0, 0, 0, 0, 1, 2]), rate, burst }
+        Numbers::bucket(self.pick(&[0, 0, 0, 0, 1, 2]), rate, burst)
     }
 }
 
@@ -234,7 +234,9 @@ impl Twin {
             debt: Total { sum: if wild { dice.any() } else { said.debt }, acked: acked(dice, said.debt) },
             outage: Total { sum: if wild { dice.any() } else { said.outage }, acked: acked(dice, said.outage) },
             lost: dice.pick(&[Lost::Empty, Lost::Full]),
-            peek: dice.percent(8),
+            window: Micros::ZERO,
+            fresh: Micros::ZERO,
+            act: if dice.percent(8) { Act::Peek } else { Act::Sync },
         }
     }
 }
@@ -286,7 +288,7 @@ async fn the_script_answers_and_keeps_what_the_book_does() {
                 // case B-01: every key has a time to live.
                 assert!(head.is_none() || *ttl > 0, "{}", context());
                 asked += 1;
-                if reply.outcome == Outcome::Applied && !sync.peek {
+                if reply.outcome == Outcome::Applied && sync.act != Act::Peek {
                     applied += 1;
                     lent += u64::from(reply.grant > 0);
                     let who = (bounded(sync).instance.0 % 4) as usize;
