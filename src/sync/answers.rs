@@ -114,7 +114,7 @@ impl Engine {
         let new_epoch = self.new_epoch();
         self.current = Some(index);
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).copied() else { return };
+        let Some(terms) = self.rules.terms(bucket.cell.rule()) else { return };
         #[cfg(test)]
         bucket.trip("reply");
         let fits = bucket.epoch == epoch
@@ -198,7 +198,7 @@ impl Engine {
         bucket.deny_until = Micros::ZERO;
         bucket.no = (0, Micros::ZERO);
         bucket.next_at = now.plus(TROUBLE_PAUSE);
-        if let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) {
+        if let Some(terms) = self.rules.terms(bucket.cell.rule()) {
             effects.push(Effect::Report(bucket_event(terms.name, error.kind(), error.to_string())));
         }
         self.visit(index, now);
@@ -219,8 +219,7 @@ impl Engine {
                     return;
                 };
                 bucket.reopen();
-                let lends =
-                    self.settings.rules.get(bucket.cell.rule() as usize).is_some_and(|t| t.mode == Mode::Leased);
+                let lends = self.rules.terms(bucket.cell.rule()).is_some_and(|t| t.mode == Mode::Leased);
                 let has_lease = lends && bucket.lease_end != Micros::ZERO;
                 bucket.untold |= has_lease || (want > 0 && is_doubtful(kind));
                 // A store that is there and refuses will refuse again; one that did not answer may yet.

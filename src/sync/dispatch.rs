@@ -128,7 +128,7 @@ impl Engine {
 
     fn compose_peek(&mut self, id: u64) -> Option<(Asked, BucketName, Sync)> {
         let peek = self.peeks.get(&id)?;
-        let terms = self.settings.rules.get(peek.rule as usize).copied()?;
+        let terms = self.rules.terms(peek.rule)?;
         let (name, need) = (peek.name.clone(), Need { cost: peek.cost, count: 0 });
         let not_after = self.road.there(peek.deadline).unwrap_or(Micros::ZERO);
         let sync = Sync { need, not_after, act: Act::Peek, ..self.blank(&terms) };
@@ -148,7 +148,7 @@ impl Engine {
         }
         #[cfg(test)]
         bucket.trip("compose");
-        let terms = self.settings.rules.get(bucket.cell.rule() as usize).copied()?;
+        let terms = self.rules.terms(bucket.cell.rule())?;
         if bucket.is_over(now) {
             self.epoch += 1;
             bucket.renew_epoch(self.epoch);
@@ -256,7 +256,7 @@ impl Engine {
 
     pub(super) fn tag_of(&self, index: u32) -> u16 {
         let Some(bucket) = self.buckets.get(index as usize).and_then(Option::as_deref) else { return 0 };
-        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) else { return 0 };
+        let Some(terms) = self.rules.terms(bucket.cell.rule()) else { return 0 };
         self.settings.keys.tag(terms.kind(), terms.name, bucket.cell.key_bytes())
     }
 

@@ -6,6 +6,7 @@ mod dispatch;
 mod driver;
 mod link;
 mod message;
+mod rules;
 mod turn;
 mod visit;
 mod waiter;

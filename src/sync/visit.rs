@@ -24,7 +24,7 @@ impl Engine {
         let (down, cause, closing) = (self.road.is_down(), self.road.cause(), self.closing.is_some());
         let round_trip = self.road.round_trip();
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).copied() else { return };
+        let Some(terms) = self.rules.terms(bucket.cell.rule()) else { return };
         #[cfg(test)]
         bucket.trip("visit");
 
