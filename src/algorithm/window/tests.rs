@@ -135,7 +135,7 @@ proptest! {
                 _ => window.add(frame, time, some(tokens)),
             }
             prop_assert!(window.counted(frame) <= 2 * COUNT_MAX);
-            window.time_until(frame, some(tokens));
+            let _ = window.time_until(frame, some(tokens));
             if let Window::Log(log) = &window {
                 prop_assert!(log.entries.len() <= ENTRIES_MAX);
                 prop_assert_eq!(log.entries.iter().map(|e| e.1).sum::<u64>(), log.sum);
