@@ -1,7 +1,7 @@
 //! The authority's book of one bucket: what is free, who has borrowed what, and until when.
 //!
 //! A pure machine: it never reads a clock, never waits, and never trusts a message. The embedded
-//! store runs it as it is; `store/redis/lua/sync_buckets-n.lua` is its twin, number for number.
+//! store runs it as it is; `store/redis/lua/sync_buckets-n` is its twin, number for number.
 //!
 //! # Why the bound holds
 //! For buckets: let F be the free tokens and all that instances really hold. Only the refill raises F, at the

@@ -19,12 +19,12 @@ impl Book {
         if head.earliest > now && !begins {
             return;
         }
-        for place in 0..self.records.len() {
-            let record = self.records[place];
-            if record.live() && record.end <= now {
-                self.count_ended(head, &record, now);
-                self.records[place].end();
-            }
+        let over = |r: &Record| r.live() && r.end <= now;
+        let mut ended: Vec<usize> = (0..self.records.len()).filter(|i| over(&self.records[*i])).collect();
+        ended.sort_by_key(|i| self.records[*i].end);
+        for place in ended {
+            self.count_ended(head, &self.records[place], now);
+            self.records[place].end();
         }
         self.rebuild(head, now);
     }
