@@ -264,7 +264,8 @@ local function apply(key, message, raw)
         rem, order = 0, 0
         if log then log = "" end
       end
-      blocked = order > 0 and least(now + order, NEVER) or 0
+      blocked = least(now + order, NEVER)
+      if blocked <= now then blocked = 0 end
     end
     if windowed then
       free = burst - counted(kind, tokens, rem, now, length, offset) - out
