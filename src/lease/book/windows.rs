@@ -40,10 +40,10 @@ impl Book {
     }
 
     /// When a lease of this message ends: with its fixed window at the latest.
-    pub(super) fn lease_end(&self, head: &Header, sync: &Sync, now: Micros) -> Micros {
+    pub(super) fn lease_end(head: &Header, sync: &Sync, now: Micros) -> Micros {
         let end = now.plus(sync.span).min(NEVER);
         match &head.meter {
-            Meter::Window(Window::Fixed(_)) if !self.has(Fault::LeaseOutlivesWindow) => end.min(head.frame().end(now)),
+            Meter::Window(Window::Fixed(_)) => end.min(head.frame().end(now)),
             _ => end,
         }
     }

@@ -342,6 +342,8 @@ local function apply(key, message, raw)
   local owing, let_through = debt > known_debt and debt - known_debt or 0, outage - known_outage
   local free
   if not windowed then
+    -- A time to leave that is given back perishes: those behind it have theirs already.
+    if kind == QUEUE and used < used_before then used_before = used end
     tokens = tokens + out_before - (used - used_before) - hold
     if owing > 0 then tokens = tokens - owing end
     if let_through > 0 and tokens + owes > 0 then
