@@ -3,6 +3,8 @@
 //! A rule is plain data that a user builds and a gate checks. Nothing here decides a request, reads a
 //! clock or talks to a store.
 
+#[cfg(feature = "rules-file")]
+mod file;
 mod lists;
 mod model;
 mod plan;

@@ -2,7 +2,7 @@
 
 use super::{
     lists::{ENTRY_BYTES_MAX, EXACT_MAX, Entry, Lists, PATTERNS_MAX},
-    model::{Constant, Override, Rule},
+    model::{Cold, Constant, Override, Rule},
     terms::{Fault, Terms, fault, intern},
 };
 use crate::error::Error;
@@ -89,6 +89,24 @@ impl Rule {
         Ok(Plan { terms, others, lists: Some(lists) })
     }
 
+    /// This rule without its lists, with another count and all that goes with the count in proportion.
+    pub(super) fn scaled(&self, count: u64) -> Rule {
+        let scaled = |burst: u64| {
+            let scaled = u128::from(burst) * u128::from(count) / u128::from(self.count.max(1));
+            u64::try_from(scaled).unwrap_or(u64::MAX).max(1)
+        };
+        let burst = self.burst.map(scaled);
+        // Neither a credit nor how far a `Buffered` instance may be ahead is more than the burst.
+        let most = burst.unwrap_or(count).max(1);
+        let cold = match self.cold {
+            Cold::Credit(tokens) => Cold::Credit(tokens.min(most)),
+            cold => cold,
+        };
+        let delta_max = self.delta_max.map(|delta| delta.min(most));
+        let (deny, allow, overrides) = (Vec::new(), Vec::new(), Vec::new());
+        Rule { count, burst, cold, delta_max, deny, allow, overrides, ..self.clone() }
+    }
+
     fn overridden(&self, name: &str, text: &str, over: &Override, terms: &Terms) -> Result<Terms, Fault> {
         let wrong = |what: &str| fault(name, "overrides", &format!("{text:?}: {what}"));
         let rule = match over {
@@ -101,19 +119,12 @@ impl Rule {
             Override::Limit(_) if self.constant.is_some() => {
                 return Err(wrong("a rule without numbers has none to change; give a whole rule"));
             }
-            Override::Limit(count) => {
-                let scaled = |burst: u64| {
-                    let scaled = u128::from(burst) * u128::from(*count) / u128::from(self.count.max(1));
-                    u64::try_from(scaled).unwrap_or(u64::MAX).max(1)
-                };
-                let plain = Rule { deny: Vec::new(), allow: Vec::new(), overrides: Vec::new(), ..self.clone() };
-                // How far a `Buffered` instance may be ahead is no more than the burst.
-                let burst = self.burst.map(scaled);
-                let ahead = burst.unwrap_or(*count).max(1);
-                Rule { count: *count, burst, delta_max: self.delta_max.map(|delta| delta.min(ahead)), ..plain }
-            }
+            Override::Limit(count) => self.scaled(*count),
         };
-        let theirs = rule.examine(name).map_err(|fault| wrong(&format!("{}: {}", fault.field, fault.what)))?;
+        let theirs = rule.examine(name).map_err(|fault| {
+            let inner = Some(fault.field);
+            Fault { inner, ..wrong(&format!("{}: {}", fault.field, fault.what)) }
+        })?;
         if theirs.constant.is_none() && terms.constant.is_none() {
             if theirs.numbers.algorithm != terms.numbers.algorithm {
                 let (algorithm, given) = (terms.numbers.algorithm, theirs.numbers.algorithm);

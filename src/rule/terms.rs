@@ -232,6 +232,8 @@ pub(super) struct Fault {
     pub(super) field: &'static str,
     /// Which entry of a list it is, where the field is one.
     pub(super) entry: Option<usize>,
+    /// Which field of that entry.
+    pub(super) inner: Option<&'static str>,
     pub(super) what: String,
 }
 
@@ -248,7 +250,7 @@ impl From<Fault> for Error {
 }
 
 pub(super) fn fault(name: &str, field: &'static str, what: &str) -> Fault {
-    Fault { rule: name.to_owned(), field, entry: None, what: what.to_owned() }
+    Fault { rule: name.to_owned(), field, entry: None, inner: None, what: what.to_owned() }
 }
 
 /// The one string of this name that lives as long as the process.
