@@ -93,6 +93,8 @@ pub use algorithm::Algorithm;
 pub use clock::Clock;
 pub use decision::{Decision, Source};
 pub use error::{Error, ErrorKind};
+#[cfg(feature = "watch")]
+pub use gate::RulesWatch;
 pub use gate::{Builder, Replaced, RuleSnapshot, Snapshot, Tollgate};
 pub use key::{KEY_BYTES_MAX, LongKeys};
 pub use lease::Lost;

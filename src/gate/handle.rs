@@ -7,13 +7,15 @@ use super::{
     snapshot::{RuleSnapshot, Snapshot},
 };
 use crate::{
-    atomic::Mutex,
     error::{Error, ErrorKind},
     limiter::{Home, Limiter, Set},
     rule::{Plan, Rules},
     time::Micros,
 };
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
 
 /// A set of limiters that share a store, an engine and a registry of keys: one instance.
 ///
