@@ -1,10 +1,7 @@
 //! Every algorithm in every mode, several instances, with and without faults: never above the bound.
 
 use super::*;
-use crate::{
-    algorithm::Algorithm,
-    rule::Mode,
-};
+use crate::{algorithm::Algorithm, rule::Mode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -139,7 +136,8 @@ fn windows_use_their_limit_at_every_size_and_never_more() {
                 for instances in [1, 4, 16] {
                     for factor in [1.1, 1.5] {
                         let rule = rule(algorithm, limit, SECOND).mode(mode).delta_max((limit / 100).max(1));
-                        let rule = if mode == Mode::Buffered { rule } else { self::rule(algorithm, limit, SECOND).mode(mode) };
+                        let rule =
+                            if mode == Mode::Buffered { rule } else { self::rule(algorithm, limit, SECOND).mode(mode) };
                         let (used, syncs, failed) = steady(&rule, instances, factor, 4);
                         let line = format!(
                             "{algorithm:?} {mode:?} {limit} x {instances} at {factor}: used {used:.3} syncs {syncs:.0}/s failed {failed}"
