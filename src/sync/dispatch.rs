@@ -234,7 +234,7 @@ impl Engine {
             waiting,
         };
         let (_, name) =
-            self.settings.keys.bucket(terms.kind(), terms.name, bucket.cell.key_bytes(), bucket.cell.is_digest());
+            self.settings.keys.bucket(terms.kind(), terms.label, bucket.cell.key_bytes(), bucket.cell.is_digest());
         bucket.open = Some(Box::new(open));
         Some((asked, name, sync))
     }
@@ -283,7 +283,7 @@ impl Engine {
     pub(super) fn tag_of(&self, index: u32) -> u16 {
         let Some(bucket) = self.buckets.get(index as usize).and_then(Option::as_deref) else { return 0 };
         let Some(terms) = self.rules.terms(bucket.cell.rule()) else { return 0 };
-        self.settings.keys.tag(terms.kind(), terms.name, bucket.cell.key_bytes())
+        self.settings.keys.tag(terms.kind(), terms.label, bucket.cell.key_bytes())
     }
 
     pub(super) fn queue(&mut self, tag: u16, put: impl FnOnce(&mut Queue)) {

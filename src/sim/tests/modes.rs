@@ -1,10 +1,7 @@
 //! Every algorithm in every mode, several instances, with and without faults: never above the bound.
 
 use super::*;
-use crate::{
-    algorithm::Algorithm,
-    rule::Mode,
-};
+use crate::{algorithm::Algorithm, rule::Mode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
