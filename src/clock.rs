@@ -9,7 +9,7 @@ use std::{
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 // Not through `atomic`: a loom model never takes a clock inside, it passes times as numbers.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -37,6 +37,8 @@ pub struct Clock {
 struct System {
     clock: quanta::Clock,
     start: quanta::Instant,
+    /// What the calendar showed when the line began.
+    began: Micros,
 }
 
 impl System {
@@ -55,7 +57,8 @@ impl Clock {
         let system = SYSTEM.get_or_init(|| {
             let clock = quanta::Clock::new();
             let start = clock.now();
-            System { clock, start }
+            let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
+            System { clock, start, began }
         });
         let mut shared = HAND.lock().unwrap_or_else(PoisonError::into_inner);
         let coarse = shared.upgrade().unwrap_or_else(|| {
@@ -96,6 +99,14 @@ impl Clock {
     #[must_use]
     pub fn coarse(&self) -> Micros {
         Micros(self.coarse.0.load(Relaxed))
+    }
+
+    /// The time of the calendar, in microseconds since 1970, as the system had it when the process first asked for a
+    /// time, and steady from there on. A manual clock shows its own time.
+    #[must_use]
+    pub(crate) fn calendar(&self) -> Micros {
+        let now = self.now();
+        self.precise.as_ref().map_or(now, |system| system.began.plus(now.minus(ORIGIN)))
     }
 
     /// Moves a manual clock on. Does nothing to the system's.

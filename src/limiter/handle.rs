@@ -307,6 +307,7 @@ impl Setup {
     pub(super) fn governed(&self, verdict: Verdict) -> Decision {
         match verdict {
             Verdict::Allowed { remaining } => self.allowed(remaining, Source::Local),
+            Verdict::Queued { remaining, delay } => Decision { delay, ..self.allowed(remaining, Source::Local) },
             Verdict::Denied { wait, remaining } => self.denied(wait, remaining, Source::Local),
             Verdict::Never => {
                 count(&self.tallies.never);

@@ -7,11 +7,14 @@ mod cell;
 mod front;
 mod governed;
 mod keyed;
+mod limits;
 mod near;
 mod purse;
 mod registry;
 mod tier;
+mod windowed;
 
 pub(crate) use cell::{Cell, Look};
-pub(crate) use governed::{Governed, Quota, Verdict};
+pub(crate) use governed::Verdict;
+pub(crate) use limits::{Governed, Quota};
 pub(crate) use tier::{Bell, Local, Tier};
