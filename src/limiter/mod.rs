@@ -7,6 +7,7 @@ mod bound;
 mod handle;
 mod key;
 mod listed;
+mod orders;
 mod outage;
 mod set;
 mod setup;

@@ -25,6 +25,9 @@ use std::{collections::VecDeque, sync::Arc};
 /// lost; at ten million tokens a second that is once in a year.
 pub(super) const GRANTED_MAX: u64 = 1 << 48;
 
+/// A log is lent for this part of its window at most, so that what is spent is told soon.
+const LOG_TELLS: u64 = 50;
+
 /// Somebody who waits for tokens.
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -434,6 +437,9 @@ impl Bucket {
     pub(super) fn situation(&self, terms: &Terms, members: u32, stretch: f64, now: Micros) -> Situation {
         // What is not spent by the end of its window is spent by nobody.
         let left = if self.window_end > now { self.window_end.minus(now) } else { Micros::MAX };
+        // A log counts from the report on: told late, it leaves the window late.
+        let log = terms.numbers.algorithm == Algorithm::SlidingLog;
+        let left = if log { Micros(terms.numbers.window.0 / LOG_TELLS) } else { left };
         Situation {
             burst: terms.numbers.burst,
             rate: terms.numbers.rate.per_second(),
