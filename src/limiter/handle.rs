@@ -94,7 +94,7 @@ impl Limiter {
     /// refused as "never".
     ///
     /// # Cancel safety
-    /// A dropped call admits nothing. Tokens that were already asked for in its name are spent.
+    /// A dropped call admits nothing, and costs nothing: what was asked for in its name goes back with the next sync.
     pub async fn check_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
         let bytes = key.as_ref();
         if cost == 0 {
