@@ -14,7 +14,8 @@ async fn the_example_file_makes_a_gate() {
     assert_eq!(rules.names().collect::<Vec<_>>(), ["api", "login", "export", "beta"]);
     let gate = Tollgate::builder().rules(rules).build().await.expect("fair rules");
     let [api, login, beta] = ["api", "login", "beta"].map(|name| gate.limiter(name).expect("its rule"));
-    let limits = [("user", 2_000), ("partner-7", 10_000), ("internal", u64::MAX), ("bot-1", 0), ("health-check", u64::MAX)];
+    let limits =
+        [("user", 2_000), ("partner-7", 10_000), ("internal", u64::MAX), ("bot-1", 0), ("health-check", u64::MAX)];
     for (key, limit) in limits {
         assert_eq!(api.check(key).await.limit(), limit, "{key}");
     }

@@ -24,7 +24,7 @@ impl KeyHandle {
     pub(super) fn new(limiter: Limiter, key: &[u8]) -> KeyHandle {
         let setup = limiter.answers(key);
         let cell = match (&setup.way, Key::new(key, setup.long)) {
-            (Way::Shared { driver, .. }, Some(name)) if setup.terms.mode == Mode::Leased => {
+            (Way::Shared { driver, .. }, Some(name)) if matches!(setup.terms.mode, Mode::Leased | Mode::Buffered) => {
                 // Twice, should the first cell be closed just now.
                 let mut found = (0..2).filter_map(|_| driver.tier().cell(setup.rule, &name).ok());
                 let cell = found.find(|cell| cell.pin());
@@ -99,7 +99,7 @@ impl KeyHandle {
             (Some(cell), Way::Shared { driver, .. })
                 if setup.is_straight() && cost > 0 && cost <= setup.terms.numbers.burst =>
             {
-                Some((setup, setup.step(driver.tier().check_cell(cell, cost))))
+                Some((setup, setup.step(driver.tier().check_cell(cell, cost), cost)))
             }
             _ => None,
         }

@@ -86,9 +86,10 @@ pub(crate) struct Common {
 
 impl Setup {
     pub(crate) fn new(rule: u32, terms: Terms, way: Way, listed: Option<Listed>, common: &Common) -> Setup {
+        let lends = matches!(terms.mode, Mode::Leased | Mode::Buffered);
         let road = match &way {
             _ if listed.is_some() => Road::Listed,
-            Way::Shared { .. } if terms.mode == Mode::Leased && !terms.shadow => Road::Straight,
+            Way::Shared { .. } if lends && !terms.shadow => Road::Straight,
             _ => Road::Plain,
         };
         let Common { long, saturated, clock, tallies, alarm } = common.clone();

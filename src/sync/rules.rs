@@ -74,11 +74,40 @@ impl Rules {
 
 impl Engine {
     /// Goes by these rules from now on. Every bucket is looked at at once: those of a changed rule
-    /// [hear of it](Engine::visit), and what they have to tell waits for its turn as any other question.
+    /// [hear of it](Engine::revise), and what they have to tell waits for its turn as any other question.
     pub(super) fn replace_rules(&mut self, next: Vec<Option<Terms>>, now: Micros) {
         if self.rules.replace(next) {
             self.round = Some(0);
             self.visit_all(now);
+        }
+    }
+
+    /// Tells a bucket of its rule's new numbers: what the old ones had denied is forgotten, what is more than the new
+    /// ones allow goes back, and the authority hears of them. Of a rule that is gone, or that is decided in another
+    /// way now, only the bucket's last words stay.
+    pub(super) fn revise(&mut self, index: u32, rule: &Rule, now: Micros) {
+        let epoch = self.new_epoch();
+        let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        bucket.edition = rule.edition;
+        bucket.forget_denial();
+        bucket.revised = true;
+        bucket.next_at = now;
+        let numbers = &rule.terms.numbers;
+        if bucket.frame != (numbers.window, numbers.offset) {
+            bucket.frame = (numbers.window, numbers.offset);
+            if bucket.window != Micros::ZERO {
+                // What is held is of a window that is not there any more.
+                self.tally.expired += bucket.end_window(epoch, now);
+            }
+        }
+        let hold = bucket.look(now).hold;
+        bucket.leaving |= !rule.live || rule.terms.mode != bucket.mode;
+        if bucket.leaving || hold > numbers.burst {
+            bucket.give_back();
+        }
+        if bucket.leaving {
+            bucket.cell.close();
+            self.tier.remove(&bucket.cell);
         }
     }
 }

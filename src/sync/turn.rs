@@ -60,6 +60,8 @@ pub(crate) struct Tally {
     pub(crate) wasted: u64,
     pub(crate) bucket_errors: u64,
     pub(crate) states_lost: u64,
+    /// Tokens spent without a grant in a fixed window that ended before the authority could be told.
+    pub(crate) expired: u64,
     pub(crate) hold: u64,
 }
 
@@ -297,9 +299,9 @@ impl Engine {
         if let Some(bucket) = self.buckets[index as usize].as_deref_mut() {
             bucket.look(now);
             // What was never taken here cannot come back.
-            let tokens = tokens.min(bucket.taken);
-            bucket.taken -= tokens;
-            bucket.refunded = bucket.refunded.saturating_add(tokens);
+            let (tokens, since) = bucket.taken.refund(tokens);
+            let there = Engine::fresh(&self.road, bucket, since);
+            bucket.give_in(tokens, there);
         }
         self.visit(index, now);
     }
@@ -313,7 +315,8 @@ impl Engine {
         if cell.is_closed() || !self.rules.serves(cell.rule()) {
             return None;
         }
-        let bucket = Box::new(Bucket::new(cell.clone(), self.new_epoch(), now));
+        let rule = self.rules.get(cell.rule())?;
+        let bucket = Box::new(Bucket::new(cell.clone(), &rule, self.new_epoch(), now));
         let index = match self.vacant.pop() {
             Some(index) => {
                 self.buckets[index as usize] = Some(bucket);
@@ -326,6 +329,7 @@ impl Engine {
         };
         cell.set_engine_slot(Some(index));
         self.current = Some(index);
+        self.begin(index, &rule.terms, now);
         Some(index)
     }
 
