@@ -47,7 +47,7 @@ pub(crate) enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 enum Road {
-    /// From leased tokens, whatever the key is.
+    /// From tokens that lie here, whatever the key is.
     Straight,
     /// Not leased, or nobody is refused.
     Plain,
@@ -86,10 +86,11 @@ pub(crate) struct Common {
 
 impl Setup {
     pub(crate) fn new(rule: u32, terms: Terms, way: Way, listed: Option<Listed>, common: &Common) -> Setup {
-        let lends = matches!(terms.mode, Mode::Leased | Mode::Buffered);
         let road = match &way {
             _ if listed.is_some() => Road::Listed,
-            Way::Shared { .. } if lends && !terms.shadow => Road::Straight,
+            Way::Shared { .. } if matches!(terms.mode, Mode::Leased | Mode::Buffered) && !terms.shadow => {
+                Road::Straight
+            }
             _ => Road::Plain,
         };
         let Common { long, saturated, clock, tallies, alarm } = common.clone();
