@@ -7,7 +7,7 @@ use crate::{
     hash,
     key::{KeySpace, LongKeys},
     lease::{EXACT_MAX, InstanceId},
-    limiter::{Alarm, Limiter, Saturated, Setup, Tallies, Way},
+    limiter::{Alarm, Limiter, Lines, Saturated, Setup, Tallies, Way},
     local::{Governed, Quota},
     observe::{Event, Observer},
     rule::{Mode, Rule, Terms},
@@ -218,6 +218,7 @@ impl Builder {
         let fallback = Arc::new(Governed::new(clock.clone(), self.keys_max));
         let tallies = Arc::new(Tallies::default());
         let alarm = Arc::new(Alarm::new(self.observer.clone(), self.keys_max));
+        let lines = Lines::new(self.keys_max);
         let mut limiters = Vec::new();
         for (index, terms) in terms.into_iter().enumerate() {
             let way = match &driver {
@@ -239,6 +240,7 @@ impl Builder {
                 way,
                 tallies: tallies.clone(),
                 alarm: alarm.clone(),
+                lines: lines.clone(),
             }));
         }
         let shutdown = Micros::from(self.shutdown);

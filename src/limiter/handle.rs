@@ -30,6 +30,7 @@ use std::sync::Arc;
 /// | [`check`](Limiter::check) | only when the key has no tokens here: one round trip, at most the rule's deadline | async code |
 /// | [`check_now`](Limiter::check_now) | never | hot paths |
 /// | [`check_blocking`](Limiter::check_blocking) | as `check`, parking the thread | threads without a runtime |
+/// | [`acquire`](Limiter::acquire) | until the limit says yes, at most its deadline | work that may be late |
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(super) setup: Arc<Setup>,
@@ -173,12 +174,12 @@ impl Limiter {
 
 impl Setup {
     #[inline]
-    fn key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
+    pub(super) fn key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
         Key::new(bytes, self.long)
     }
 
     #[cold]
-    fn bad_key(&self) -> Decision {
+    pub(super) fn bad_key(&self) -> Decision {
         count(&self.tallies.bad_keys);
         self.troubled(ErrorKind::BadKey, Source::Local)
     }
@@ -251,7 +252,7 @@ impl Setup {
     }
 
     /// The registry had no place when it was asked for a cell, which is no check that the tier counts.
-    fn uncounted_saturated(&self) -> Decision {
+    pub(super) fn uncounted_saturated(&self) -> Decision {
         count(&self.tallies.saturated);
         self.saturated()
     }

@@ -2,10 +2,12 @@
 //!
 //! It joins the local tier, the engine and the outage policy; none of them knows the others.
 
+mod acquire;
 mod answer;
 mod bound;
 mod handle;
 mod key;
+mod line;
 mod outage;
 mod setup;
 
@@ -13,4 +15,5 @@ pub use bound::{Bound, Scope};
 pub use handle::Limiter;
 pub use key::KeyHandle;
 pub use outage::Saturated;
+pub(crate) use line::Lines;
 pub(crate) use setup::{Alarm, Setup, Tallies, Way};

@@ -1,6 +1,6 @@
 //! What a limiter is made of. The gate puts it together.
 
-use super::outage::Saturated;
+use super::{line::Lines, outage::Saturated};
 use crate::{
     atomic::{AtomicU64, Ordering::Relaxed},
     clock::Clock,
@@ -47,6 +47,8 @@ pub(crate) struct Setup {
     pub(crate) way: Way,
     pub(crate) tallies: Arc<Tallies>,
     pub(crate) alarm: Arc<Alarm>,
+    /// One for each gate, whatever its rules are at the moment.
+    pub(crate) lines: Arc<Lines>,
 }
 
 /// Answers that did not come from the local tier, which counts its own. One for each gate.
