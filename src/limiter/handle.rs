@@ -38,7 +38,7 @@ pub struct Limiter {
 
 /// Added to a told wait: so far the coarse hand, by which a remembered no ends, may be behind, and a client that
 /// comes back just then shall be let in.
-const LAG: Micros = Micros::from_millis(2);
+pub(super) const LAG: Micros = Micros::from_millis(2);
 
 /// Where a check stands after the process has done what it can by itself.
 pub(super) enum Step {
@@ -50,6 +50,11 @@ pub(super) enum Step {
 impl Limiter {
     pub(crate) fn new(setup: Setup) -> Limiter {
         Limiter { setup: Arc::new(setup) }
+    }
+
+    /// Who answers for this key. To keep while a call waits.
+    pub(super) fn answers(&self, _key: &[u8]) -> Arc<Setup> {
+        self.setup.clone()
     }
 
     /// Asks for one token; see [`check_n`](Limiter::check_n).
@@ -143,11 +148,11 @@ impl Limiter {
     ///
     /// What was never taken in this process, or longer ago than it remembers, is not given back, and no
     /// refund raises a bucket above its burst. The tokens go through the authority: they can be had
-    /// again after the next sync, here or elsewhere. `Local` rules ignore it.
+    /// again after the next sync, here or elsewhere. Those of a `Local` rule can be had at once.
     pub fn refund(&self, key: impl AsRef<[u8]>, tokens: u64) {
-        let (Some(key), Way::Shared { driver, .. }) = (self.setup.key(key.as_ref()), &self.setup.way) else { return };
-        if let Some(cell) = driver.tier().find(self.setup.rule, &key) {
-            driver.refund(&cell, tokens);
+        let setup = self.answers(key.as_ref());
+        if let Some(key) = setup.key(key.as_ref()) {
+            setup.give_back(&key, tokens);
         }
     }
 
@@ -176,6 +181,23 @@ impl Setup {
     #[inline]
     pub(super) fn key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
         Key::new(bytes, self.long)
+    }
+
+    /// Gives back tokens of this key that were taken here.
+    pub(super) fn give_back(&self, key: &Key<'_>, tokens: u64) {
+        match &self.way {
+            Way::Local { governed, quota } => governed.refund(self.rule, key, tokens, quota),
+            Way::Shared { driver, .. } => {
+                if let Some(cell) = driver.tier().find(self.rule, key) {
+                    driver.refund(&cell, tokens);
+                }
+            }
+        }
+    }
+
+    /// Whether it keeps the same states: the same rule of the same gate.
+    pub(super) fn is_same(&self, other: &Setup) -> bool {
+        self.rule == other.rule && self.terms.name == other.terms.name && Arc::ptr_eq(&self.lines, &other.lines)
     }
 
     #[cold]
@@ -260,7 +282,7 @@ impl Setup {
     /// An `Exact` rule has no tokens here, ever. A key that nobody waits for gets no cell, since the engine would
     /// never hear of it; but where the store is away its use has to be booked.
     #[cold]
-    fn exact_now(&self, key: &Key<'_>, cost: u64) -> Decision {
+    pub(super) fn exact_now(&self, key: &Key<'_>, cost: u64) -> Decision {
         let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
         if cost > self.terms.numbers.burst {
             count(&self.tallies.never);

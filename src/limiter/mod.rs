@@ -9,11 +9,15 @@ mod handle;
 mod key;
 mod line;
 mod outage;
+mod reserve;
 mod setup;
+mod together;
 
 pub use bound::{Bound, Scope};
 pub use handle::Limiter;
 pub use key::KeyHandle;
-pub use outage::Saturated;
 pub(crate) use line::Lines;
+pub use outage::Saturated;
+pub use reserve::{Reservation, Settled};
 pub(crate) use setup::{Alarm, Setup, Tallies, Way};
+pub(crate) use together::{check_all, check_all_now};

@@ -66,6 +66,12 @@ pub(crate) struct Tallies {
     pub(crate) bad_keys: AtomicU64,
     /// Those that neither the tier nor the governed limiter has counted.
     pub(crate) saturated: AtomicU64,
+    /// Reservations that were opened, and those that were committed or abandoned since.
+    pub(crate) reserved: AtomicU64,
+    pub(crate) committed: AtomicU64,
+    pub(crate) abandoned: AtomicU64,
+    /// Tokens that commits were too late or too large to be charged.
+    pub(crate) uncharged: AtomicU64,
 }
 
 /// Tells the observer that the registry is full, and not too often. One for each gate.

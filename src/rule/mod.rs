@@ -6,5 +6,5 @@
 mod model;
 mod terms;
 
-pub use model::{Cold, Mode, Outage, Rule};
+pub use model::{Abandoned, Cold, Mode, Outage, Rule};
 pub(crate) use terms::{LEASE_MARGIN, Terms};

@@ -189,10 +189,16 @@ impl Bucket {
         since.minus(Micros(since.0 / 1_000)).minus(Micros::from_millis(1))
     }
 
-    /// Spent from grants in this epoch less refunds, with this much in hand.
+    /// The refunds that the next message tells: none in the first of an epoch. The authority may have no record of this
+    /// instance any more; then that message makes one, and what it calls used is what it begins with.
+    pub(super) fn told_refunds(&self) -> u64 {
+        if self.lease_end == Micros::ZERO { self.refunded_acked } else { self.refunded }
+    }
+
+    /// Spent from grants in this epoch less the refunds that are told, with this much in hand.
     pub(super) fn used(&self, hold: u64) -> i64 {
         let spent = i64::try_from(self.granted.saturating_sub(hold)).unwrap_or(i64::MAX);
-        spent.saturating_sub(i64::try_from(self.refunded).unwrap_or(i64::MAX))
+        spent.saturating_sub(i64::try_from(self.told_refunds()).unwrap_or(i64::MAX))
     }
 
     /// Takes the pool back, so that the authority gets it with the next question.

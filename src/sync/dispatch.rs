@@ -209,7 +209,7 @@ impl Engine {
             hold: look.hold,
             debt,
             outage,
-            refunded: bucket.refunded,
+            refunded: bucket.told_refunds(),
             waiting,
         };
         let (_, name) =

@@ -121,7 +121,8 @@ impl Engine {
                 next = next.min(bucket.next_at.max(now.plus(Micros(1))));
             }
             let quiet = !missed && look.hold == 0 && idle && bucket.cell.debt() == 0 && bucket.cell.outage() == 0;
-            if quiet && bucket.waiting.is_empty() {
+            // What was taken of a reserved key may yet come back.
+            if quiet && bucket.waiting.is_empty() && !bucket.cell.is_reserved() {
                 self.hush(index, now);
                 return;
             }

@@ -45,9 +45,9 @@ impl Drop for Drawn {
 }
 
 impl Drawn {
-    /// Whose tokens they are.
-    pub(crate) fn cell(&self) -> &Arc<Cell> {
-        &self.cell
+    /// Tokens that can probably still be had beside these.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.left.saturating_add(self.cell.free())
     }
 }
 
@@ -90,9 +90,9 @@ impl Tier {
         Some(Drawn { cell: cell.clone(), generation, cost, left, landed: false })
     }
 
-    /// Spends what is in the air and says what probably remains; when its lease has ended meanwhile, the tokens are
-    /// worthless, and the cell has to be asked anew.
-    pub(crate) fn commit(&self, mut drawn: Drawn) -> Result<u64, Arc<Cell>> {
+    /// Spends what is in the air; when its lease has ended meanwhile, the tokens are worthless, and the cell has to be
+    /// asked anew.
+    pub(crate) fn commit(&self, mut drawn: Drawn) -> Result<(), Arc<Cell>> {
         let (lease, now) = (drawn.cell.purse.lease(), self.clock.now());
         if lease.generation() != drawn.generation || !lease.is_live(now) {
             return Err(drawn.cell.clone());
@@ -103,6 +103,6 @@ impl Tier {
         if drawn.cell.is_low(drawn.left) {
             self.call(&drawn.cell);
         }
-        Ok(drawn.left.saturating_add(drawn.cell.free()))
+        Ok(())
     }
 }
