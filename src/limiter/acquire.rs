@@ -132,8 +132,12 @@ impl Asker<'_> {
         let Some(seat) = seat else {
             return self.settled(self.setup().uncounted_saturated());
         };
-        if by(&clock, ends, seat.turn()).await.is_none() {
-            return Err(self.late(deadline, self.setup().road_trouble(), "in line for the limit"));
+        if !seat.is_first() {
+            let turn = by(&clock, ends, seat.turn()).await;
+            // A turn that comes with the deadline is none: of a crowd whose time is over, nobody asks any more.
+            if turn.is_none() || clock.now() >= ends {
+                return Err(self.late(deadline, self.setup().road_trouble(), "in line for the limit"));
+            }
         }
         let decision = self.first_in_line(cost, &clock, ends, deadline).await?;
         let departs = clock.now().plus(decision.delay);

@@ -94,6 +94,11 @@ impl Seat {
         poll_fn(|context| self.poll_turn(context)).await;
     }
 
+    /// Whether this is the head of the line.
+    pub(super) fn is_first(&self) -> bool {
+        self.poll_turn(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
     fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut lines = self.lines.shard(self.shard);
         // A seat's line and place are there as long as the seat is.
