@@ -194,8 +194,9 @@ impl Reservation {
         let most = core.estimate.saturating_add(self.decision.limit());
         let charged = core.charge(real.min(most) - held);
         let uncharged = real - held - charged;
-        // ordering: Relaxed. A count that orders nothing.
-        core.setup.tallies.uncharged.fetch_add(uncharged, Relaxed);
+        let add = |sum: u64| Some(sum.saturating_add(uncharged));
+        // ordering: Relaxed. A count that orders nothing. The closure never declines.
+        let _ = core.setup.tallies.uncharged.fetch_update(Relaxed, Relaxed, add);
         Settled { returned: 0, charged, uncharged }
     }
 }
