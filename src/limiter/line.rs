@@ -141,16 +141,13 @@ impl fmt::Debug for Lines {
 #[cfg(all(test, not(tollgate_loom)))]
 mod tests {
     use super::*;
-    use std::{
-        pin::pin,
-        sync::atomic::{AtomicUsize, Ordering::Relaxed},
-        task::Wake,
-    };
+    use crate::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::{pin::pin, task::Wake};
 
     const KEY: Key<'_> = Key::Raw(b"k");
 
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    struct Woken(AtomicU64);
 
     impl Wake for Woken {
         fn wake(self: Arc<Self>) {
@@ -177,7 +174,7 @@ mod tests {
         seat: Option<Seat>,
         woken: Arc<Woken>,
         /// Wakes that it has seen by looking.
-        seen: usize,
+        seen: u64,
         /// It looked and was told to wait.
         waits: bool,
         came: usize,

@@ -5,7 +5,7 @@
 //! through the engine where the authority had given it. Nothing here crosses keys in the store.
 
 use super::{
-    handle::{LAG, Limiter},
+    handle::{LAG, Limiter, Step},
     setup::{Setup, Way, count},
 };
 use crate::{
@@ -115,13 +115,16 @@ impl Part<'_> {
 
     /// Asks for somebody who cannot wait.
     fn ask_now(&mut self) {
-        if let Hand::Ask(cell) = &self.hand {
-            self.said = Some(match self.setup.terms.mode {
-                Mode::Exact => self.setup.exact_now(&self.key, self.cost),
-                _ => self.setup.cold(cell, self.cost),
-            });
-            self.hand = Hand::Empty;
-        }
+        let Hand::Ask(cell) = &self.hand else { return };
+        let cell = match self.setup.first_of(cell.clone(), self.cost) {
+            Step::Done(said) => return self.told(said),
+            Step::Ask(cell) => cell,
+        };
+        self.hand = Hand::Empty;
+        self.said = Some(match self.setup.terms.mode {
+            Mode::Exact => self.setup.exact_now(&self.key, self.cost),
+            _ => self.setup.cold(&cell, self.cost),
+        });
     }
 
     /// Spends what is in the air. Where its lease has ended meanwhile, the key has to be asked for anew.
@@ -244,9 +247,14 @@ async fn ask(parts: &mut [Part<'_>]) {
     let mut open: Vec<(usize, Asked)> = Vec::new();
     for (at, part) in parts.iter_mut().enumerate() {
         if let Hand::Ask(cell) = &part.hand {
-            let (setup, cell, cost) = (part.setup.clone(), cell.clone(), part.cost);
-            part.hand = Hand::Empty;
-            open.push((at, Box::pin(async move { setup.ask(cell, cost).await })));
+            let (setup, cost) = (part.setup.clone(), part.cost);
+            match setup.first_of(cell.clone(), cost) {
+                Step::Done(said) => part.told(said),
+                Step::Ask(cell) => {
+                    part.hand = Hand::Empty;
+                    open.push((at, Box::pin(async move { setup.ask(cell, cost).await })));
+                }
+            }
         }
     }
     poll_fn(|context| {

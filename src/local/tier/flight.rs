@@ -77,7 +77,7 @@ impl Tier {
 
     fn try_draw(&self, cell: &Arc<Cell>, cost: u64, now: Micros) -> Option<Drawn> {
         let lease = cell.purse.lease();
-        if !lease.is_live(now) {
+        if !cell.is_live(lease, now, &self.clock) {
             return None;
         }
         let generation = lease.generation();
@@ -94,7 +94,7 @@ impl Tier {
     /// asked anew.
     pub(crate) fn commit(&self, mut drawn: Drawn) -> Result<(), Arc<Cell>> {
         let (lease, now) = (drawn.cell.purse.lease(), self.clock.now());
-        if lease.generation() != drawn.generation || !lease.is_live(now) {
+        if lease.generation() != drawn.generation || !drawn.cell.is_live(lease, now, &self.clock) {
             return Err(drawn.cell.clone());
         }
         drawn.landed = true;
