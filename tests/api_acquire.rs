@@ -366,3 +366,64 @@ async fn a_gate_that_shuts_down_ends_the_wait() {
     gate.shutdown().await.unwrap();
     assert_eq!(waits.await.unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
 }
+
+#[tokio::test]
+async fn from_a_leaky_queue_those_who_wait_leave_at_a_constant_rate() {
+    // 50 a second: one each 20 ms. Six may wait.
+    let rule = Rule::leaky_queue(50, SECOND).burst(6).deadline(5 * SECOND).outage(Outage::Deny);
+    let (_gate, limiter) = limited(MemoryStore::default(), rule).await;
+    let clock = Clock::system();
+    let start = clock.now();
+    let tasks: Vec<_> = (0..12)
+        .map(|_| {
+            let (limiter, clock) = (limiter.clone(), clock.clone());
+            tokio::spawn(async move {
+                let decision = limiter.acquire("k", 1, 20 * SECOND).await.unwrap();
+                (clock.now().minus(start), decision.delay())
+            })
+        })
+        .collect();
+    let mut left = Vec::new();
+    for task in tasks {
+        left.push(task.await.unwrap());
+    }
+    for (i, (at, _)) in left.iter().enumerate() {
+        // Nobody leaves before its time, however busy the machine is.
+        assert!(at.0 + 1_000 >= i as u64 * 20_000, "{i}: {left:?}");
+    }
+    assert!(left.iter().any(|(_, delay)| *delay > Duration::ZERO), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_turn_in_a_leaky_queue_that_comes_too_late_is_refused_at_once() {
+    let rule = Rule::leaky_queue(1, SECOND).burst(6).deadline(5 * SECOND).outage(Outage::Deny);
+    let (_gate, limiter) = limited(MemoryStore::default(), rule).await;
+    assert!(limiter.acquire("k", 1, SECOND).await.unwrap().is_allowed());
+    assert!(limiter.check("k").await.delay() > Duration::from_millis(500));
+    let start = Instant::now();
+    let error = limiter.acquire("k", 1, Duration::from_millis(1_200)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Deadline && error.to_string().contains("turn to leave"), "{error}");
+    assert!(start.elapsed() < SECOND, "it did not wait for it");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_window_is_let_in_when_it_has_room() {
+    let window = Duration::from_millis(200);
+    let rules = [
+        Rule::fixed_window(3, window),
+        Rule::sliding_log(3, window),
+        Rule::sliding_counter(3, window),
+        Rule::leaky_bucket(15, SECOND).burst(3),
+    ];
+    for (rule, mode) in rules.iter().flat_map(|r| [Mode::Leased, Mode::Exact, Mode::Buffered].map(|m| (r, m))) {
+        let rule = rule.clone().mode(mode).deadline(5 * SECOND).outage(Outage::Deny);
+        let (_gate, limiter) = limited(MemoryStore::default(), rule.clone()).await;
+        let start = Instant::now();
+        for _ in 0..9 {
+            assert!(limiter.acquire("k", 1, 20 * SECOND).await.unwrap().is_allowed(), "{rule:?}");
+        }
+        // Three windows, of which the first may end at once; a buffered instance may be one token ahead.
+        assert!(start.elapsed() >= Duration::from_millis(190), "{rule:?}: {:?}", start.elapsed());
+        assert!(start.elapsed() < 10 * SECOND, "{rule:?}: {:?}", start.elapsed());
+    }
+}
