@@ -3,6 +3,7 @@
 use super::{
     handle::Limiter,
     key::KeyHandle,
+    set::Present,
     setup::{Setup, Way},
 };
 use crate::{
@@ -107,8 +108,9 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    fn setup(&self) -> &Setup {
-        &self.limiter.setup
+    /// The rule as it is now.
+    fn setup(&self) -> Present<'_> {
+        self.limiter.answers(self.key)
     }
 
     async fn ask(&self, cost: u64) -> Decision {
@@ -119,19 +121,21 @@ impl Asker<'_> {
     }
 
     async fn acquire(&self, cost: u64, deadline: Duration) -> Result<Decision, Error> {
-        let clock = self.setup().clock.clone();
+        let setup = self.setup();
+        let clock = setup.clock.clone();
         let ends = clock.now().plus(deadline.into());
-        let Some(key) = self.setup().key(self.key) else {
-            return self.settled(self.setup().bad_key());
+        let Some(key) = setup.key(self.key) else {
+            return self.settled(setup.spoken(setup.bad_key()));
         };
         if cost == 0 {
-            let known = self.setup().known(&key);
+            let known = setup.known(&key);
             return Ok(Decision { verdict: Verdict::Allowed, refused_by: None, retry_after: Micros::ZERO, ..known });
         }
-        let seat = self.setup().lines.enter(self.limiter.name(), &key);
+        let seat = setup.lines.enter(self.limiter.name(), &key);
         let Some(seat) = seat else {
-            return self.settled(self.setup().uncounted_saturated());
+            return self.settled(setup.spoken(setup.uncounted_saturated()));
         };
+        drop(setup);
         if !seat.is_first() {
             let turn = by(&clock, ends, seat.turn()).await;
             // A turn that comes with the deadline is none: of a crowd whose time is over, nobody asks any more.

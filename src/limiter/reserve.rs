@@ -58,7 +58,7 @@ impl Limiter {
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::open(self.answers(bytes), bytes, estimate, decision))
+        Ok(Reservation::open(Arc::clone(&self.answers(bytes)), bytes, estimate, decision))
     }
 }
 
@@ -73,7 +73,7 @@ impl KeyHandle {
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::open(limiter.answers(key), key, estimate, decision))
+        Ok(Reservation::open(Arc::clone(&limiter.answers(key)), key, estimate, decision))
     }
 }
 
@@ -128,8 +128,9 @@ enum State {
 
 impl Reservation {
     fn open(setup: Arc<Setup>, key: &[u8], estimate: u64, decision: Decision) -> Reservation {
-        // A policy that let it through has taken nothing that could come back.
-        let taken = decision.trouble().is_none() && decision.source() != Source::Outage;
+        // A policy, a list or a shadowing rule that let it through has taken nothing that could come back.
+        let by_limit = matches!(decision.source(), Source::Local | Source::Lease | Source::Authority);
+        let taken = by_limit && decision.trouble().is_none();
         let name = setup.key(key);
         let cell = match (&setup.way, &name) {
             (Way::Shared { driver, .. }, Some(name)) => {
@@ -185,6 +186,9 @@ impl Reservation {
         let held = if before == (State::Abandoned { released: true }) { 0 } else { core.estimate };
         if before == State::Open {
             count(&core.setup.tallies.committed);
+        }
+        if matches!(self.decision.source(), Source::Rule | Source::Shadow) {
+            return Settled::default(); // no limit is kept
         }
         if real <= held {
             let returned = if before == State::Open && core.taken { held - real } else { 0 };

@@ -74,7 +74,9 @@ impl Part<'_> {
     /// Takes what this process has, and says so; or has to ask.
     fn take(&mut self) {
         let setup = &self.setup;
-        (self.hand, self.said) = match &setup.way {
+        let (hand, said) = match &setup.way {
+            Way::Constant(constant) => (Hand::Empty, Some(setup.by_rule(*constant, true))),
+            Way::Lifted => (Hand::Empty, Some(setup.lifted(true))),
             Way::Local { governed, quota } => match governed.take(setup.rule, &self.key, self.cost, quota) {
                 (said @ Said::Allowed { remaining }, Some(spent)) => {
                     (Hand::Local(spent, said), Some(setup.allowed(remaining, Source::Local)))
@@ -103,6 +105,9 @@ impl Part<'_> {
                 Draw::Saturated => (Hand::Empty, Some(setup.saturated())),
             },
         };
+        // A rule that shadows says yes to what it refuses, and has nothing taken.
+        self.said = said.map(|said| setup.spoken(said));
+        self.hand = hand;
     }
 
     /// The answer of somebody who was asked.
@@ -110,7 +115,7 @@ impl Part<'_> {
         // What an outage let through was not taken from anybody.
         let given = said.is_allowed() && matches!(said.source, Source::Authority | Source::Lease);
         self.hand = if given { Hand::Given } else { Hand::Empty };
-        self.said = Some(said);
+        self.said = Some(self.setup.spoken(said));
     }
 
     /// Asks for somebody who cannot wait.
@@ -121,10 +126,10 @@ impl Part<'_> {
             Step::Ask(cell) => cell,
         };
         self.hand = Hand::Empty;
-        self.said = Some(match self.setup.terms.mode {
+        self.said = Some(self.setup.spoken(match self.setup.terms.mode {
             Mode::Exact => self.setup.exact_now(&self.key, self.cost),
             _ => self.setup.cold(&cell, self.cost),
-        });
+        }));
     }
 
     /// Spends what is in the air. Where its lease has ended meanwhile, the key has to be asked for anew.
@@ -163,8 +168,8 @@ fn gather<'a>(limits: &[(&'a Limiter, &'a [u8], u64)]) -> Result<Vec<Part<'a>>, 
     }
     let mut parts: Vec<Part<'a>> = Vec::with_capacity(limits.len());
     for &(limiter, bytes, cost) in limits {
-        let setup = limiter.answers(bytes);
-        let Some(key) = setup.key(bytes) else { return Err(setup.bad_key()) };
+        let setup = Arc::clone(&limiter.answers(bytes));
+        let Some(key) = setup.key(bytes) else { return Err(setup.spoken(setup.bad_key())) };
         let same = |part: &&mut Part<'_>| part.setup.is_same(&setup) && part.key == key;
         match parts.iter_mut().find(same) {
             Some(part) => part.cost = part.cost.saturating_add(cost),

@@ -177,7 +177,7 @@ impl Engine {
         bucket.seq += 1;
         bucket.activity = 0;
         bucket.turned_away = 0;
-        let (debt, outage, used) = (bucket.debt(look.hold), bucket.outage(), bucket.used(look.hold));
+        let (debt, outage, used) = (bucket.debt(look.hold), bucket.outage(), bucket.used(look.hold, now));
         // What an instance gives itself is debt, and nothing of the authority's.
         let hold = if bucket.mode == Mode::Buffered { 0 } else { look.hold };
         // A message that tells nothing belongs to whichever window it meets.
@@ -220,11 +220,11 @@ impl Engine {
             hold,
             debt,
             outage,
-            refunded: bucket.told_refunds(),
+            refunded: bucket.told_refunds(now),
             waiting,
         };
         let (_, name) =
-            self.settings.keys.bucket(terms.kind(), terms.name, bucket.cell.key_bytes(), bucket.cell.is_digest());
+            self.settings.keys.bucket(terms.kind(), terms.label, bucket.cell.key_bytes(), bucket.cell.is_digest());
         bucket.open = Some(Box::new(open));
         Some((asked, name, sync))
     }
@@ -268,7 +268,7 @@ impl Engine {
     pub(super) fn tag_of(&self, index: u32) -> u16 {
         let Some(bucket) = self.buckets.get(index as usize).and_then(Option::as_deref) else { return 0 };
         let Some(terms) = self.rules.terms(bucket.cell.rule()) else { return 0 };
-        self.settings.keys.tag(terms.kind(), terms.name, bucket.cell.key_bytes())
+        self.settings.keys.tag(terms.kind(), terms.label, bucket.cell.key_bytes())
     }
 
     pub(super) fn queue(&mut self, tag: u16, put: impl FnOnce(&mut Queue)) {

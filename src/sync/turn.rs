@@ -286,7 +286,7 @@ impl Engine {
             return;
         }
         let Some(terms) = self.rules.terms(rule) else { return };
-        let (tag, name) = self.settings.keys.bucket(terms.kind(), terms.name, key, digest);
+        let (tag, name) = self.settings.keys.bucket(terms.kind(), terms.label, key, digest);
         peek.name = name;
         let id = self.new_id();
         self.timers.push(Reverse((peek.deadline, Timer::Peek(id))));
