@@ -13,5 +13,5 @@ mod registry;
 mod tier;
 
 pub(crate) use cell::{Cell, Look};
-pub(crate) use governed::{Governed, Quota, Verdict};
-pub(crate) use tier::{Bell, Local, Tier};
+pub(crate) use governed::{Governed, Quota, Spent, Verdict};
+pub(crate) use tier::{Bell, Draw, Drawn, Local, Tier};
