@@ -325,6 +325,37 @@ async fn ten_thousand_replacements_are_never_seen_by_halves() {
     assert_eq!(limiters[0].check_now("key").limit(), last % 97 + 10);
 }
 
+/// In each edition exactly one of two rules refuses; whoever mixed two editions would be let in by both.
+#[test]
+fn several_limits_in_one_decision_are_of_one_edition() {
+    let edition = |first: bool| {
+        let [no, yes] = [Rule::deny_all(), Rule::unlimited()];
+        let (a, b) = if first { (no, yes) } else { (yes, no) };
+        Rules::new().rule("a", a).rule("b", b)
+    };
+    let gate = Tollgate::builder().rules(edition(true)).build_local().expect("fair rules");
+    let [a, b] = ["a", "b"].map(|name| gate.limiter(name).expect("its rule"));
+    let (done, refused) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                let decision = gate.check_all_now(&[(&a, "key", 1), (&b, "key", 1)]);
+                assert!(!decision.is_allowed(), "{decision:?}");
+                refused[usize::from(decision.refused_by() == Some("b"))].fetch_add(1, Relaxed);
+            }
+        });
+        let mut n = 0_u32;
+        while n < 10_000 || refused.iter().any(|by| by.load(Relaxed) < 100) {
+            n += 1;
+            gate.replace_rules(edition(n % 2 == 0)).expect("fair rules");
+            if n % 64 == 0 {
+                thread::yield_now();
+            }
+        }
+        done.store(true, Relaxed);
+    });
+}
+
 /// The limit of an answer and the time in which it fills up belong to one edition.
 #[track_caller]
 fn whole(decision: Decision, times: u64) {

@@ -3,7 +3,7 @@
 use super::{
     bound::Bound,
     key::KeyHandle,
-    set::{Home, Present},
+    set::{Home, Present, Set},
     setup::{Setup, Way, count},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     key::{KEY_BYTES_MAX, Key},
     local::{Cell, Local, Verdict},
     observe::Link,
-    rule::{Cold, Mode},
+    rule::{Cold, Mode, Seen},
     sync::{Answer, Driver, Ticket},
     time::Micros,
 };
@@ -79,6 +79,20 @@ impl Limiter {
             return Present::Newer(self.with(|setup| setup.for_key(key).clone()));
         }
         Present::Own(self.setup.for_key(key))
+    }
+
+    /// All rules of its gate as they are now, for a short look.
+    pub(super) fn set(&self) -> Seen<Set> {
+        self.home.set()
+    }
+
+    /// [`answers`](Limiter::answers) by this set of another limiter's gate, so that several limits are of one edition. A
+    /// limiter of another gate goes by its own.
+    pub(super) fn answers_by(&self, set: &Set, of: &Limiter, key: &[u8]) -> Arc<Setup> {
+        match set.at(self.place) {
+            Some(setup) if Arc::ptr_eq(&self.home, &of.home) => setup.for_key(key).clone(),
+            _ => Arc::clone(&self.answers(key)),
+        }
     }
 
     /// Asks for one token; see [`check_n`](Limiter::check_n).
