@@ -66,6 +66,12 @@ pub struct Snapshot {
     pub bad_keys: u64,
     /// Answered by the saturated policy.
     pub saturated: u64,
+    /// Reservations that are open now.
+    pub reservations: u64,
+    /// Reservations that were dropped, or not committed in time.
+    pub abandoned: u64,
+    /// Tokens that were used by reservations and that no limit was charged for; see [`Settled`](crate::Settled).
+    pub uncharged: u64,
     /// Keys known now.
     pub keys: u64,
     /// Tokens held now, over all keys.
@@ -127,6 +133,11 @@ impl Snapshot {
             never: read(&tallies.never),
             bad_keys: read(&tallies.bad_keys),
             saturated: tier.saturated + local.saturated + read(&tallies.saturated),
+            reservations: read(&tallies.reserved)
+                .saturating_sub(read(&tallies.committed))
+                .saturating_sub(read(&tallies.abandoned)),
+            abandoned: read(&tallies.abandoned),
+            uncharged: read(&tallies.uncharged),
             keys: tier.keys + local.keys,
             held: tally.hold,
             syncs: tally.syncs,

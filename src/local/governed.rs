@@ -32,8 +32,11 @@ use std::{
     time::Duration,
 };
 
+mod back;
 #[cfg(all(test, not(tollgate_loom)))]
 mod tests;
+
+pub(crate) use back::Spent;
 
 /// Times and spans stay below this, so that no sum of governor's overflows: now, and twice the burst.
 /// 146 years.
@@ -100,8 +103,16 @@ fn nanos(at: Micros) -> u64 {
     at.0.saturating_mul(1_000).min(NANOS_MAX)
 }
 
-/// Lets governor keep a key's state in its spot.
-struct InSpot;
+/// Lets governor keep a key's state in its spot. Remembers what the last yes made of what.
+#[derive(Default)]
+struct InSpot(Cell<Moved>);
+
+/// What a spot said before a yes, and after it.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    before: u64,
+    after: u64,
+}
 
 impl StateStore for InSpot {
     type Key = Arc<Spot>;
@@ -116,7 +127,10 @@ impl StateStore for InSpot {
         loop {
             let (answer, next) = judge(Some(Nanos::new(seen)))?;
             match spot.full_at.compare_exchange_weak(seen, next.as_u64(), Relaxed, Relaxed) {
-                Ok(_) => return Ok(answer),
+                Ok(_) => {
+                    self.0.set(Moved { before: seen, after: next.as_u64() });
+                    return Ok(answer);
+                }
                 Err(now) => seen = now,
             }
         }
@@ -203,15 +217,20 @@ impl Pace {
         self.interval.get().saturating_mul(u64::from(self.burst.get()))
     }
 
+    /// The latest that a spot may say: nobody lacks more than the whole burst, and owes more than one beside it.
+    fn emptiest(self, now: u64) -> u64 {
+        now.saturating_add(self.span().saturating_mul(2))
+    }
+
     /// Takes `cost` tokens of the spot at `now`, all or none: what is left, or when they will be there.
-    fn take(self, spot: &Arc<Spot>, cost: NonZeroU32, now: u64) -> Result<u64, Option<u64>> {
+    fn take(self, spot: &Arc<Spot>, cost: NonZeroU32, now: u64) -> Result<(u64, Moved), Option<u64>> {
         let each = Duration::from_nanos(self.interval.get());
         // `with_period` declines a period of zero, which this never is.
         let quota = governor::Quota::with_period(each).ok_or(None)?.allow_burst(self.burst);
-        let limiter = Limiter::new(quota, InSpot, At(Cell::new(0)));
+        let limiter = Limiter::new(quota, InSpot::default(), At(Cell::new(0)));
         limiter.clock().0.set(now);
         match limiter.check_key_n(spot, cost) {
-            Ok(Ok(state)) => Ok(u64::from(state.remaining_burst_capacity())),
+            Ok(Ok(state)) => Ok((u64::from(state.remaining_burst_capacity()), limiter.into_state_store().0.get())),
             Ok(Err(not_until)) => Err(Some(not_until.earliest_possible().as_u64())),
             Err(_) => Err(None),
         }
@@ -261,20 +280,29 @@ impl Paces {
             return Verdict::Never;
         }
         let probe = Probe::new(rule, key);
-        let verdict = self.spots.view(&probe, |spot| self.judge(spot, wanted, *quota)).unwrap_or_else(|| {
-            self.sweep(self.clock.coarse());
-            match self.spots.get_or_insert(&probe, |name| Spot { name, full_at: AtomicU64::new(0) }) {
-                Ok(spot) => self.judge(&spot, wanted, *quota),
-                Err(Saturated) => Verdict::Saturated,
-            }
+        let verdict = self.spots.view(&probe, |spot| self.judge(spot, wanted, *quota).0).unwrap_or_else(|| {
+            self.spot(&probe).map_or(Verdict::Saturated, |spot| self.judge(&spot, wanted, *quota).0)
         });
+        self.count(verdict);
+        verdict
+    }
+
+    /// The key's state, made where there is none.
+    fn spot(&self, probe: &Probe<'_>) -> Result<Arc<Spot>, Saturated> {
+        if let Some(spot) = self.spots.get(probe) {
+            return Ok(spot);
+        }
+        self.sweep(self.clock.coarse());
+        self.spots.get_or_insert(probe, |name| Spot { name, full_at: AtomicU64::new(0) })
+    }
+
+    fn count(&self, verdict: Verdict) {
         let counted = match verdict {
             Verdict::Allowed { .. } | Verdict::Queued { .. } => Count::Admitted,
             Verdict::Denied { .. } | Verdict::Never => Count::Denied,
             Verdict::Saturated => Count::Saturated,
         };
         front::count(&self.totals, counted);
-        verdict
     }
 
     /// Counts a check that was refused before it came here.
@@ -325,7 +353,7 @@ impl Paces {
         let probe = Probe::new(rule, key);
         let now = nanos(self.clock.now());
         let full_at = self.spots.view(&probe, |spot| spot.full_at.load(Relaxed)).unwrap_or(0);
-        let full_at = full_at.min(now + quota.span());
+        let full_at = full_at.min(quota.emptiest(now));
         let remaining = quota.remaining(full_at, now);
         if remaining >= cost {
             return Verdict::Allowed { remaining };
@@ -334,7 +362,7 @@ impl Paces {
         Verdict::Denied { wait: wait(tokens_at.saturating_sub(quota.span()), now), remaining }
     }
 
-    fn judge(&self, spot: &Arc<Spot>, cost: NonZeroU32, quota: Pace) -> Verdict {
+    fn judge(&self, spot: &Arc<Spot>, cost: NonZeroU32, quota: Pace) -> (Verdict, Moved) {
         // While a key lacks more than the coarse hand can be behind, a yes does not depend on the exact
         // time: it moves `full_at` by the cost from where it is. A key that is all but full would be dated
         // too early, and get that time's tokens twice. A no is not a no yet, nor its wait exact.
@@ -342,23 +370,23 @@ impl Paces {
         let full_at = spot.full_at.load(Relaxed);
         if quota.span() >= PRECISE_BELOW
             && full_at > coarse.saturating_add(BEHIND_MAX)
-            && let Ok(remaining) = quota.take(spot, cost, coarse)
+            && let Ok((remaining, moved)) = quota.take(spot, cost, coarse)
         {
-            return Verdict::Allowed { remaining };
+            return (Verdict::Allowed { remaining }, moved);
         }
         let now = nanos(self.clock.now());
-        let emptiest = now + quota.span();
+        let emptiest = quota.emptiest(now);
         if full_at > emptiest {
-            // Left from other numbers: nobody lacks more than the whole burst.
+            // Left from other numbers.
             spot.full_at.fetch_min(emptiest, Relaxed);
         }
         match quota.take(spot, cost, now) {
-            Ok(remaining) => Verdict::Allowed { remaining },
+            Ok((remaining, moved)) => (Verdict::Allowed { remaining }, moved),
             Err(Some(earliest)) => {
                 let remaining = quota.remaining(spot.full_at.load(Relaxed), now);
-                Verdict::Denied { wait: wait(earliest, now), remaining }
+                (Verdict::Denied { wait: wait(earliest, now), remaining }, Moved::default())
             }
-            Err(None) => Verdict::Never,
+            Err(None) => (Verdict::Never, Moved::default()),
         }
     }
 

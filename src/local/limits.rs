@@ -3,9 +3,9 @@
 //! Buckets are governor's; windows and queues are our own machines. Blocks lie beside both.
 
 use super::{
-    governed::{Pace, Paces, Verdict},
+    governed::{self, Pace, Paces, Verdict},
     tier::Counts,
-    windowed::Windowed,
+    windowed::{self, Windowed},
 };
 use crate::{
     algorithm::{Algorithm, Frame, Limit},
@@ -78,6 +78,13 @@ fn slower(rate: Rate, members: u32) -> Rate {
     Rate::per_micros(narrow(count), Micros(narrow(period))).unwrap_or(rate)
 }
 
+/// What one check took, so that it can be put back.
+#[must_use = "what is not put back is spent"]
+pub(crate) enum Spent {
+    Pace(governed::Spent),
+    Machine(windowed::Spent),
+}
+
 /// All limits of one gate that this process keeps alone. Bounded: at most so many keys have a state, of buckets and of
 /// machines each, and so many are blocked.
 pub(crate) struct Governed {
@@ -106,6 +113,57 @@ impl Governed {
         match quota {
             Quota::Pace(pace) => self.paces.check(rule, key, cost, pace),
             Quota::Machine(limit) => self.windowed.check(rule, key, cost, limit),
+        }
+    }
+
+    /// [`check`](Governed::check) for `cost` tokens, at least 1, that may have to go back. Counts a refusal, and leaves
+    /// it to [`Governed::keep`] to count a yes that stays.
+    pub(crate) fn take(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Quota) -> (Verdict, Option<Spent>) {
+        if let Some(wait) = self.blocks.wait(rule, key, &self.clock) {
+            return (self.paces.refused(wait), None);
+        }
+        match quota {
+            Quota::Pace(pace) => {
+                let (verdict, spent) = self.paces.take(rule, key, cost, pace);
+                (verdict, spent.map(Spent::Pace))
+            }
+            Quota::Machine(limit) => {
+                let (verdict, spent) = self.windowed.take(rule, key, cost, limit);
+                (verdict, spent.map(Spent::Machine))
+            }
+        }
+    }
+
+    /// The tokens stay spent.
+    pub(crate) fn keep(&self, spent: Spent, verdict: Verdict) {
+        match spent {
+            Spent::Pace(spent) => self.paces.keep(spent, verdict),
+            Spent::Machine(_) => self.windowed.count(verdict),
+        }
+    }
+
+    /// Undoes a take: never gives too much.
+    pub(crate) fn put_back(&self, spent: &Spent) {
+        match spent {
+            Spent::Pace(spent) => self.paces.put_back(spent),
+            Spent::Machine(spent) => self.windowed.put_back(spent),
+        }
+    }
+
+    /// Gives tokens back; nothing where the key has no state or never took as many, and never more than makes it full.
+    pub(crate) fn refund(&self, rule: u32, key: &Key<'_>, tokens: u64, quota: &Quota) {
+        match quota {
+            Quota::Pace(pace) => self.paces.refund(rule, key, tokens, pace),
+            Quota::Machine(limit) => self.windowed.refund(rule, key, tokens, limit),
+        }
+    }
+
+    /// Charges tokens that were used already: as a debt of one burst at most, and of a window what it has left. Says how many
+    /// that were.
+    pub(crate) fn charge(&self, rule: u32, key: &Key<'_>, tokens: u64, quota: &Quota) -> u64 {
+        match quota {
+            Quota::Pace(pace) => self.paces.charge(rule, key, tokens, pace),
+            Quota::Machine(limit) => self.windowed.charge(rule, key, tokens, limit),
         }
     }
 

@@ -6,7 +6,6 @@
 
 use super::{
     rules::Rule,
-    taken::Taken,
     turn::DENIAL_MAX,
     waiter::{Answer, Waiter},
 };
@@ -15,7 +14,7 @@ use crate::{
     error::ErrorKind,
     ewma::Ewma,
     lease::{Need, Reply, Situation},
-    local::{Cell, Look},
+    local::{Cell, Look, Taken},
     rule::{Mode, Terms},
     time::Micros,
 };
@@ -84,6 +83,8 @@ pub(super) struct Bucket {
     /// What was refunded and is not booked was taken at this time or later, on the authority's clock; zero: not known.
     pub(super) fresh: Micros,
     pub(super) lease_end: Micros,
+    /// Until then the authority surely has a record of this epoch.
+    pub(super) known_until: Micros,
     pub(super) generation: u64,
     pub(super) generation_until: Micros,
     /// The present window's start on the authority's clock, and the end up to which its tokens may be spent, on ours;
@@ -164,6 +165,7 @@ impl Bucket {
             taken: Taken::new(now),
             fresh: Micros::ZERO,
             lease_end: Micros::ZERO,
+            known_until: Micros::ZERO,
             generation: 0,
             generation_until: Micros::ZERO,
             window: Micros::ZERO,
@@ -251,11 +253,18 @@ impl Bucket {
         since.minus(Micros(since.0 / 1_000)).minus(Micros::from_millis(1))
     }
 
-    /// Spent from grants in this epoch less refunds, with this much in hand.
-    pub(super) fn used(&self, hold: u64) -> i64 {
+    /// The refunds that a message tells: none that is new unless the last answer of this epoch is younger than a lease. The
+    /// authority may have no record of this instance any more; then the message makes one, what it calls used is what that
+    /// begins with, and the next message tells the rest.
+    pub(super) fn told_refunds(&self, now: Micros) -> u64 {
+        if now < self.known_until { self.refunded } else { self.refunded_acked }
+    }
+
+    /// Spent from grants in this epoch less the refunds that are told, with this much in hand.
+    pub(super) fn used(&self, hold: u64, now: Micros) -> i64 {
         let spent = if self.mode == Mode::Buffered { 0 } else { self.granted.saturating_sub(hold) };
         let spent = i64::try_from(spent).unwrap_or(i64::MAX);
-        spent.saturating_sub(i64::try_from(self.refunded).unwrap_or(i64::MAX))
+        spent.saturating_sub(i64::try_from(self.told_refunds(now)).unwrap_or(i64::MAX))
     }
 
     /// Takes the pool back, so that the authority gets it with the next question.
@@ -283,6 +292,7 @@ impl Bucket {
         self.refunded = self.refunded.saturating_sub(self.refunded_acked);
         self.refunded_acked = 0;
         self.lease_end = Micros::ZERO;
+        self.known_until = Micros::ZERO;
         self.untold = false; // the old lease counts as spent, whatever is told
         self.reopen();
     }
@@ -488,6 +498,7 @@ impl Bucket {
         self.outage_acked = self.outage_acked.max(open.outage);
         self.refunded_acked = self.refunded_acked.max(open.refunded);
         self.untold = false;
+        self.known_until = lease_end;
         if self.mode == Mode::Buffered {
             return; // nothing is granted, and what it spends has no lease
         }

@@ -12,12 +12,12 @@
 use super::{
     bucket::{Bucket, Open},
     link::Road,
-    taken::Taken,
     turn::Engine,
 };
 use crate::{
     algorithm::{Algorithm, Frame},
     lease::{Numbers, Reply},
+    local::Taken,
     rule::{Mode, Terms},
     time::Micros,
 };
