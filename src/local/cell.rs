@@ -77,6 +77,8 @@ struct Rare {
     /// tokens | start in ms: what was given on credit in this span
     cold: AtomicU64,
     trouble: Mutex<Option<ErrorKind>>,
+    /// Open reservations.
+    reserved: AtomicU32,
 }
 
 /// A cell as the engine sees it.
@@ -322,6 +324,22 @@ impl Cell {
         let next = |state| (state & CLOSED == 0 && state & PINS != PINS).then_some(state + 1);
         // ordering: AcqRel, as all changes of the state that somebody waits for.
         self.state.fetch_update(AcqRel, Relaxed, next).is_ok()
+    }
+
+    /// Has the engine remember what was taken here until [`unreserve`](Cell::unreserve): some of it may come back.
+    pub(crate) fn reserve(&self) {
+        // ordering: Relaxed: a count that only keeps the engine from forgetting.
+        self.rare().reserved.fetch_add(1, Relaxed);
+    }
+
+    /// Undoes one [`reserve`](Cell::reserve).
+    pub(crate) fn unreserve(&self) {
+        self.rare().reserved.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether tokens of it are reserved.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.rare.get().is_some_and(|rare| rare.reserved.load(Relaxed) > 0)
     }
 
     /// Undoes one successful [`pin`](Cell::pin).

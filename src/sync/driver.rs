@@ -7,8 +7,9 @@
 
 use super::{
     message::{Effect, Input},
+    orders::Order,
     turn::{Engine, Settings, Tally},
-    waiter::{self, Answer, Ticket, Waiter},
+    waiter::{self, Answer, Restore, Ticket, Waiter},
 };
 use crate::{
     atomic::{
@@ -107,6 +108,12 @@ impl Shared {
     }
 }
 
+impl Restore for Shared {
+    fn restore(&self, cell: Arc<Cell>, tokens: u64) {
+        self.push(Input::Refund { cell, tokens });
+    }
+}
+
 impl Driver {
     /// Starts an engine over this store.
     ///
@@ -157,13 +164,20 @@ impl Driver {
     pub(crate) fn ask(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Ticket {
         let (ticket, waiter) = waiter::pair();
         self.offer(Input::Ask { cell: cell.clone(), cost, deadline, waiter });
-        ticket
+        ticket.restoring(self.shared.clone(), cell.clone(), cost)
     }
 
     /// Asks how much there is; the ticket is answered by `deadline`.
     pub(crate) fn peek(&self, rule: u32, key: (Box<[u8]>, bool), cost: u64, deadline: Micros) -> Ticket {
         let (ticket, waiter) = waiter::pair();
         self.offer(Input::Peek { rule, key, cost, deadline, waiter });
+        ticket
+    }
+
+    /// Has something done with a key; the ticket is answered by `deadline`.
+    pub(crate) fn order(&self, rule: u32, key: (Box<[u8]>, bool), order: Order, deadline: Micros) -> Ticket {
+        let (ticket, waiter) = waiter::pair();
+        self.offer(Input::Order { rule, key, order, deadline, waiter });
         ticket
     }
 
@@ -249,7 +263,7 @@ impl Driver {
 /// Answers everything in the queue of an engine that has ended.
 fn drain(shared: &Shared) {
     while let Some(input) = shared.inputs.pop() {
-        if let Input::Ask { waiter, .. } | Input::Peek { waiter, .. } = input {
+        if let Input::Ask { waiter, .. } | Input::Peek { waiter, .. } | Input::Order { waiter, .. } = input {
             waiter.answer(Answer::Failed(ErrorKind::ShutDown));
         }
     }

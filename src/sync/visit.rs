@@ -99,7 +99,9 @@ impl Engine {
             if idle {
                 look = bucket.look(now);
             }
-            next = next.min(due.max(bucket.next_at));
+            // What is due by now is asked below, or waits for the answer to the question before it.
+            let at = due.max(bucket.next_at);
+            next = if at > now { next.min(at) } else { next };
         }
         // Who closes does not wait for a turn, but asks a bucket that answers with errors only once.
         let may = (closing && bucket.trouble.is_none()) || now >= bucket.next_at;
@@ -153,7 +155,9 @@ impl Engine {
                 next = next.min(bucket.next_at.max(now.plus(Micros(1))));
             }
             let untold = bucket.debt(look.hold) > bucket.debt_acked || bucket.outage() > bucket.outage_acked;
-            let quiet = !missed && look.hold == 0 && idle && !untold && bucket.is_clean();
+            // What was taken of a reserved key may yet come back.
+            let kept = bucket.cell.is_reserved();
+            let quiet = !missed && look.hold == 0 && idle && !untold && bucket.is_clean() && !kept;
             if bucket.waiting.is_empty() && (quiet || bucket.leaving) {
                 self.hush(index, now);
                 return;
