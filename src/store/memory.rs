@@ -20,10 +20,6 @@ use std::{
     sync::PoisonError,
 };
 
-/// Where the store's clock starts on its line: a time such as servers have, so that nothing relies
-/// on small numbers.
-const EPOCH: Micros = Micros::from_secs(1_700_000_000);
-
 /// Buckets looked at for their end with each question: above 1, so that forgetting keeps up.
 const SWEPT_PER_QUESTION: usize = 2;
 
@@ -52,12 +48,13 @@ impl MemoryStore {
     /// A new, empty store on this clock.
     #[must_use]
     pub fn with_clock(clock: Clock) -> MemoryStore {
+        let offset = clock.calendar().0.wrapping_sub(clock.now().0);
         MemoryStore(Arc::new(Shared {
             books: DashMap::default(),
             ends: Mutex::new(BinaryHeap::new()),
             members: DashMap::default(),
             clock,
-            offset: AtomicU64::new(EPOCH.0),
+            offset: AtomicU64::new(offset),
             reachable: AtomicBool::new(true),
             #[cfg(any(test, feature = "sim"))]
             fault: Mutex::new(None),
