@@ -83,7 +83,12 @@ async fn refused_attempts_are_not_recorded() {
             }
             assert_eq!(passed[..2], [0, 1], "{algorithm:?} {mode:?}");
             // Two in each four seconds; a log's entries count a little longer, so that a knock may come too early.
-            let least = if algorithm == Algorithm::FixedWindow { 20 } else { 15 };
+            // A counter rounds up what it weighs, which matters where the limit is two.
+            let least = match algorithm {
+                Algorithm::FixedWindow => 20,
+                Algorithm::SlidingLog => 15,
+                _ => 10,
+            };
             assert!((least..=20).contains(&passed.len()), "{algorithm:?} {mode:?}: {passed:?}");
         }
     }
@@ -420,7 +425,7 @@ async fn a_refund_elsewhere_ends_a_remembered_no() {
     let server = RedisServer::start();
     for (algorithm, rule) in windows(10, 24 * HOUR) {
         for (name, store) in both(&server.url()) {
-            let rule = rule.clone().deadline(5 * SECOND);
+            let rule = rule.clone().deadline(5 * SECOND).lease_ttl(SECOND);
             let (one, a) = limited(store.clone(), rule.clone()).await;
             let (two, b) = limited(store, rule).await;
             let key = format!("A-14 {algorithm:?}");
@@ -432,9 +437,16 @@ async fn a_refund_elsewhere_ends_a_remembered_no() {
             let had = until_decided("the refund is had", &a, &key, tollgate::Decision::is_allowed).await;
             assert_eq!(had.trouble(), None);
             let mut more = 1;
-            for _ in 0..400 {
+            // What the other one has taken back into its hands comes when it has been idle for a while.
+            for _ in 0..4_000 {
+                if more == 5 {
+                    break;
+                }
                 more += u32::from(a.check(&key).await.is_allowed());
                 tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            for _ in 0..20 {
+                more += u32::from(a.check(&key).await.is_allowed());
             }
             assert_eq!(more, 5, "{algorithm:?} {name}");
             one.shutdown().await.unwrap();
