@@ -174,6 +174,30 @@ fn a_queue_lets_go_one_by_one_at_its_rate() {
 }
 
 #[test]
+fn what_is_given_back_can_be_had_again_and_no_more() {
+    let mut queue = Key::new(Algorithm::LeakyQueue, 5, 10 * SECOND);
+    assert!(queue.passes(0, 4));
+    queue.0.give_back(&queue.1, 3, Micros(START), Micros(START));
+    assert_eq!(queue.0.free(&queue.1), 2, "those behind have their times already");
+    for algorithm in ALL.into_iter().filter(|a| *a != Algorithm::LeakyQueue) {
+        let mut key = Key::new(algorithm, 5, 10 * SECOND);
+        let most = key.1.cost_max();
+        assert!(key.passes(0, most));
+        key.0.give_back(&key.1, 3, Micros(START), Micros(START));
+        assert_eq!(key.0.free(&key.1), 3, "{algorithm:?}");
+        key.0.give_back(&key.1, 1_000, Micros(START), Micros(START));
+        assert_eq!(key.0.free(&key.1), most, "{algorithm:?}");
+        // What was taken in another window stays taken.
+        if Window::new(algorithm, Micros::ZERO).is_some() {
+            let later = Micros(START + 15 * SECOND);
+            assert!(key.passes(15 * SECOND, 5));
+            key.0.give_back(&key.1, 5, Micros(START), later);
+            assert_eq!(key.0.free(&key.1), 0, "{algorithm:?}");
+        }
+    }
+}
+
+#[test]
 fn a_machine_that_may_be_forgotten_is_as_good_as_new() {
     for algorithm in ALL {
         let mut key = Key::new(algorithm, 5, 10 * SECOND);
