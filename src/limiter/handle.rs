@@ -328,10 +328,16 @@ impl Setup {
     pub(super) fn first_of(&self, cell: Arc<Cell>, cost: u64) -> Step {
         if let (Way::Shared { driver, .. }, Mode::Buffered) = (&self.way, self.terms.mode)
             && !driver.is_closing()
-            && cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1)))
         {
-            count(&self.tallies.cold_allowed);
-            return Step::Done(self.allowed(0, Source::Lease));
+            if cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1))) {
+                count(&self.tallies.cold_allowed);
+                return Step::Done(self.allowed(0, Source::Lease));
+            }
+            // An engine has taken charge meanwhile: what is left of the allowance lies in the pool now.
+            match driver.tier().check_cell(&cell, cost) {
+                Local::Cold(cell) => return Step::Ask(cell),
+                local => return self.step(local, cost),
+            }
         }
         Step::Ask(cell)
     }

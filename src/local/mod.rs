@@ -4,6 +4,7 @@
 //! [`Cell`]'s second face.
 
 mod cell;
+mod first;
 mod front;
 mod governed;
 mod keyed;
