@@ -235,6 +235,9 @@ fn rule(fields: &Fields<'_>) -> Result<Rule, Wrong> {
     Ok(rule)
 }
 
+/// A setter of a rule.
+type SetSpan = fn(Rule, Duration) -> Rule;
+
 /// What rules and overrides can say alike.
 fn common(mut rule: Rule, fields: &Fields<'_>) -> Result<Rule, Wrong> {
     if let Some(burst) = fields.whole("burst")? {
@@ -261,7 +264,7 @@ fn common(mut rule: Rule, fields: &Fields<'_>) -> Result<Rule, Wrong> {
     if let Some(lost) = fields.choice("lost", &[("empty", Lost::Empty), ("full", Lost::Full)])? {
         rule = rule.lost(lost);
     }
-    let spans: [(&str, fn(Rule, Duration) -> Rule); 4] = [
+    let spans: [(&str, SetSpan); 4] = [
         ("deadline", Rule::deadline),
         ("lease_ttl", Rule::lease_ttl),
         ("horizon", Rule::horizon),
