@@ -20,6 +20,12 @@ use std::{
     sync::PoisonError,
 };
 
+#[cfg(any(test, feature = "sim"))]
+mod probe;
+
+#[cfg(feature = "sim")]
+pub(crate) use probe::{Saved, Sums};
+
 /// Where the store's clock starts on its line: a time such as servers have, so that nothing relies
 /// on small numbers.
 const EPOCH: Micros = Micros::from_secs(1_700_000_000);
