@@ -37,8 +37,10 @@ enum State {
 /// One moment, on both clocks that matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moment {
-    /// On the world's clock, plus every step forward that the authority's has made: spans are measured on it.
+    /// On the world's clock: spans are measured on it.
     pub(super) at: Micros,
+    /// The same, plus every step forward that the authority's clock has made: logs are kept by it.
+    pub(super) shown: Micros,
     /// What the authority's clock shows: windows are aligned to it.
     pub(super) there: Micros,
     /// How often that clock has been set.
@@ -98,8 +100,8 @@ impl Central {
             State::Log { taken, sum, .. } => {
                 *sum += cost;
                 match taken.back_mut() {
-                    Some((at, all)) if *at == moment.at => *all += cost as u64,
-                    _ => taken.push_back((moment.at, cost as u64)),
+                    Some((at, all)) if *at == moment.shown => *all += cost as u64,
+                    _ => taken.push_back((moment.shown, cost as u64)),
                 }
             }
             State::Counter { now, .. } => *now += cost,
@@ -136,12 +138,11 @@ impl Central {
                 *limit - *taken
             }
             State::Log { taken, sum, limit, length } => {
-                while let Some((at, cost)) = taken.front().copied().filter(|(at, _)| at.0 + *length <= moment.at.0) {
+                while let Some((_, cost)) = taken.front().copied().filter(|(at, _)| at.0 + *length <= moment.shown.0) {
                     *sum -= i128::from(cost);
                     taken.pop_front();
-                    self.since = at;
                 }
-                self.since = taken.front().map_or(moment.at, |(at, _)| *at);
+                self.since = Micros(moment.at.0.saturating_sub(*length));
                 *limit - *sum
             }
             State::Counter { before, now, limit, length, start } => {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     fn at(us: u64) -> Moment {
-        Moment { at: Micros(us), there: Micros(us), steps: 0 }
+        Moment { at: Micros(us), shown: Micros(us), there: Micros(us), steps: 0 }
     }
 
     fn passed(algorithm: Algorithm, attempts: &[(u64, u64)]) -> Vec<bool> {

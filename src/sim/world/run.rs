@@ -13,7 +13,7 @@ use crate::{
     hash,
     key::{BucketName, Key, KeySpace, LongKeys},
     lease::{InstanceId, Outcome, Reply},
-    rule::{Mode, Terms},
+    rule::{Cold, Mode, Terms},
     sim::{
         Admission,
         central::{Central, Moment},
@@ -622,7 +622,8 @@ impl<'w> Run<'w> {
         let forward = self.steps[..known].windows(2).map(|pair| (pair[1].1 - pair[0].1).max(0)).sum::<i64>();
         let there = (at.0 as i64).saturating_add(self.steps[known - 1].1);
         Moment {
-            at: Micros(at.0.saturating_add(forward.unsigned_abs())),
+            at,
+            shown: Micros(at.0.saturating_add(forward.unsigned_abs())),
             there: Micros(u64::try_from(there).unwrap_or(0)),
             steps: known as u32,
         }
@@ -638,14 +639,19 @@ impl<'w> Run<'w> {
         &self.terms[key / self.keys.len()]
     }
 
-    /// A `Buffered` instance may be ahead of the authority.
+    /// A `Buffered` instance may be ahead of the authority; one with a credit may take it in each lease life.
     fn concede_a_birth(&mut self) {
         let now = self.clock.now();
+        let span = self.plan.span.plus(self.plan.rest);
         for key in 0..self.names.len() {
             let terms = self.rule_of(key);
             if terms.mode == Mode::Buffered {
                 let members = if self.plan.told { self.plan.instances as u32 } else { 1 };
                 self.concede(now, key, terms.ahead(members));
+            }
+            if let Cold::Credit(tokens) = terms.cold {
+                let lives = span.0 / terms.lease_ttl.0.max(1) + 1;
+                self.concede(now, key, tokens.saturating_mul(lives));
             }
         }
     }
@@ -734,7 +740,12 @@ impl<'w> Run<'w> {
                 row[admitted.key as usize].get_or_insert_with(fresh)
             };
             let moment = if plain {
-                Moment { at: admitted.at, there: Micros((admitted.at.0 as i64 + offset) as u64), steps: 1 }
+                Moment {
+                    at: admitted.at,
+                    shown: admitted.at,
+                    there: Micros((admitted.at.0 as i64 + offset) as u64),
+                    steps: 1,
+                }
             } else {
                 self.moment(admitted.at)
             };
