@@ -2,9 +2,24 @@
 //!
 //! Nothing here reads a clock, takes a lock or awaits.
 
+#[allow(dead_code)] // until the local tier runs them
+mod alone;
+mod fixed_window;
+mod frame;
+pub(crate) mod leaky_queue;
+mod sliding_counter;
+mod sliding_log;
 mod token_bucket;
+mod window;
 
+#[allow(unused_imports)] // as above
+pub(crate) use alone::{Alone, Limit, Verdict};
+pub(crate) use fixed_window::FixedWindow;
+pub(crate) use frame::Frame;
+pub(crate) use sliding_counter::SlidingCounter;
+pub(crate) use sliding_log::SlidingLog;
 pub(crate) use token_bucket::TokenBucket;
+pub(crate) use window::{COUNT_MAX, Window};
 
 /// How a rule counts.
 #[non_exhaustive]

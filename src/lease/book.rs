@@ -4,19 +4,34 @@
 //! store runs it as it is; `store/redis/lua/sync_buckets-n.lua` is its twin, number for number.
 //!
 //! # Why the bound holds
-//! Let F be the free tokens and all that instances really hold. Only the refill raises F, at the
+//! For buckets: let F be the free tokens and all that instances really hold. Only the refill raises F, at the
 //! rate and never above the burst, because in every piece of it at least what was really held
 //! counts as outstanding. Every admission lowers F by its cost. So in any span T at most
 //! burst + rate * T pass, however many instances, losses and crashes there are.
+//!
+//! For windows: what is counted and what is lent never exceed the limit by a grant, and what is lent is counted
+//! no earlier than it was spent: at the report, or at the end of its lease. (See `windows`.)
 
-use super::message::{Act, EXACT_MAX, InstanceId, Lost, Numbers, Outcome, Reply, Sync, Total};
-use crate::{algorithm::TokenBucket, time::Micros};
+use super::message::{Act, EXACT_MAX, InstanceId, Lost, Outcome, Reply, Sync};
+use crate::{algorithm::COUNT_MAX, time::Micros};
+use answer::{answer, unanswered};
 
+mod answer;
+mod bounds;
+mod fault;
+mod header;
+mod orders;
 mod refill;
+mod settle;
+mod windows;
+
+pub(crate) use bounds::bounded;
+pub(crate) use fault::Fault;
+pub(crate) use header::{Header, Meter};
 
 /// No count of tokens goes above this, in either direction. A sum of eight of them is still exact in
 /// a double, so that the Lua twin may add in any order.
-pub(crate) const TOKENS_MAX: u64 = 1 << 50;
+pub(crate) const TOKENS_MAX: u64 = COUNT_MAX;
 /// No sum over all instances goes above this.
 pub(crate) const SUM_MAX: u64 = 1 << 52;
 /// Later than any lease ends; as the next end to come: there is none.
@@ -27,27 +42,6 @@ pub(crate) const JITTER_MAX: Micros = Micros::from_secs(1);
 pub(crate) const RECORD_KEPT: Micros = Micros::from_secs(60);
 /// The whole book is read at most once in this time. Dropping a lease late is safe.
 pub(crate) const LOOK_EVERY: Micros = Micros::from_millis(250);
-
-/// What is known about the bucket as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    /// What nobody has.
-    pub(crate) bucket: TokenBucket,
-    /// What is lent, over all records.
-    pub(crate) out: u64,
-    /// Demand over all live records.
-    pub(crate) demand: u64,
-    /// When to look for ended leases next; [`NEVER`] when there are none to end.
-    pub(crate) earliest: Micros,
-    /// No live lease ends after this.
-    pub(crate) latest: Micros,
-    /// Drawn when the bucket was created; another one in a message tells that state was lost.
-    pub(crate) generation: u64,
-    /// The policy for lost state has been applied in this generation.
-    pub(crate) policy_done: bool,
-    /// The numbers in force.
-    pub(crate) numbers: Numbers,
-}
 
 /// What is known about one instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,20 +84,8 @@ pub(crate) struct Book {
     /// By instance, rising.
     records: Vec<Record>,
     expires_at: Micros,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fault: Option<Fault>,
-}
-
-/// Mistakes that a book could make; tests plant them to see that they are noticed.
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Refills to the burst, whatever is lent.
-    NoCap,
-    /// Drops all ended leases before it refills.
-    DropFirst,
-    /// After the sender last spent, counts it with its hold: less than a lost reply granted.
-    HoldCap,
 }
 
 impl Book {
@@ -124,6 +106,9 @@ impl Book {
         if sync.not_after != Micros::ZERO && raw > sync.not_after {
             return unanswered(sync, Outcome::Late, raw);
         }
+        if sync.act != Act::Sync {
+            return self.order(sync, raw);
+        }
         let place = self.place(sync.instance);
         let record = place.ok().map(|i| self.records[i]);
         if record.is_some_and(|r| (sync.epoch, sync.seq) <= (r.epoch, r.seq)) {
@@ -134,12 +119,10 @@ impl Book {
         let mut head = self.head(sync, now);
         let foreign = sync.generation != 0 && sync.generation != head.generation;
         let lost = foreign && !head.policy_done;
-        if lost {
-            head.policy_done = true;
-            if sync.lost == Lost::Empty {
-                head.bucket.tokens = head.bucket.tokens.min(0);
-                head.bucket.rem = 0;
-            }
+        head.policy_done |= lost;
+        let starts_empty = lost && sync.lost == Lost::Empty;
+        if starts_empty {
+            head.drain();
         }
         self.refill(&mut head, Some(sync).filter(|_| !foreign), now);
 
@@ -150,30 +133,16 @@ impl Book {
             // Over, though nobody looked; or a new life of the cell: the old lease was dead before it began.
             head.out = head.out.saturating_sub(r.out);
             head.demand = head.demand.saturating_sub(r.demand);
+            self.count_ended(&mut head, r, now);
             r.end();
         }
 
-        // Settle: what was lent and is neither used nor held goes back.
-        let (used_before, out_before, hold) = match record {
-            _ if foreign => (sync.used, sync.hold, sync.hold), // booked as it is told
-            Some(r) if r.live() => (r.used, r.out, sync.hold),
-            Some(r) if r.epoch < sync.epoch => (0, 0, sync.hold),
-            // Its lease is over, or not known (any more). What it says to hold must be counted, or
-            // `used` would rise later by what no record shows as lent; and counted is paid for.
-            _ => (sync.used, 0, sync.hold),
-        };
-        let (lent, demand_before) = record.map_or((0, 0), |r| (r.out, r.demand));
-        let tokens = &mut head.bucket.tokens;
-        *tokens += out_before as i64 - (sync.used - used_before) - hold as i64;
-        head.out = (head.out.saturating_sub(lent) + hold).min(SUM_MAX);
-        let series = record.filter(|r| r.born == sync.born);
-        *tokens -= charge(sync.debt, series.map(|r| r.debt), foreign) as i64;
-        *tokens -= (charge(sync.outage, series.map(|r| r.outage), foreign) as i64).min((*tokens).max(0));
-        *tokens = (*tokens).max(-(TOKENS_MAX as i64));
-        head.bucket.clip(room(&head));
-
-        let (given, grant) = lend(&mut head, sync, hold, demand_before);
-        let end = now.plus(sync.span).min(NEVER);
+        let hold = self.settle(&mut head, sync, record, foreign, starts_empty, now);
+        let delay = head.delay();
+        let want = if head.lends_to(sync) { sync.want } else { 0 };
+        let demand_before = record.map_or(0, |r| r.demand);
+        let (given, grant) = self.lend(&mut head, sync, hold, want, demand_before, now);
+        let end = self.lease_end(&head, sync, now);
         head.earliest = head.earliest.min(end.max(now.plus(LOOK_EVERY)));
         head.latest = head.latest.max(end);
         let next = Record { out: hold + grant, end, ..blank(sync) };
@@ -181,12 +150,12 @@ impl Book {
             Ok(i) => self.records[i] = next,
             Err(i) => self.records.insert(i, next),
         }
-        let key_ttl = key_ttl(&head, now);
+        let key_ttl = head.key_ttl(now);
+        let answered = given == sync.need.count && (want == 0 || grant > 0);
+        let reply = answer(&head, sync, now, answered);
         self.header = Some(head);
         self.expires_at = raw.plus(key_ttl);
-
-        let answered = given == sync.need.count && (sync.want == 0 || grant > 0);
-        Reply { given, grant, lost, key_ttl, ..answer(&head, sync, now, answered) }
+        Reply { given, grant, lost, key_ttl, delay: if given > 0 { delay } else { Micros::ZERO }, ..reply }
     }
 
     /// When this state may be forgotten: by then the bucket is full, no lease is out, and no late
@@ -214,9 +183,10 @@ impl Book {
         let now = self.set_clock(raw);
         let mut head = self.head(sync, now);
         self.refill(&mut head, None, now);
-        head.bucket.clip(room(&head));
+        head.clip();
         let reply = answer(&head, sync, now, false);
-        Reply { generation: if absent { 0 } else { head.generation }, ..reply }
+        // Of a queue: how long who came now would have to wait.
+        Reply { generation: if absent { 0 } else { head.generation }, delay: head.delay(), ..reply }
     }
 
     fn place(&self, instance: InstanceId) -> Result<usize, usize> {
@@ -226,7 +196,7 @@ impl Book {
     /// The time of this message: never before the last one, unless the clock stepped back.
     fn time(&self, raw: Micros) -> Micros {
         match &self.header {
-            Some(head) if head.bucket.at.minus(raw) <= JITTER_MAX => raw.max(head.bucket.at),
+            Some(head) if head.at().minus(raw) <= JITTER_MAX => raw.max(head.at()),
             _ => raw,
         }
     }
@@ -235,13 +205,9 @@ impl Book {
     /// that is dated moves along, so that the refill goes on.
     fn set_clock(&mut self, raw: Micros) -> Micros {
         let now = self.time(raw);
-        if let Some(head) = self.header.as_mut().filter(|h| h.bucket.at > now) {
-            let shift = head.bucket.at.minus(now);
-            head.bucket.at = now;
-            head.latest = head.latest.minus(shift);
-            if head.earliest < NEVER {
-                head.earliest = head.earliest.minus(shift);
-            }
+        if let Some(head) = self.header.as_mut().filter(|h| h.at() > now) {
+            let shift = head.at().minus(now);
+            head.shift_back(shift);
             for record in &mut self.records {
                 record.end = record.end.minus(shift);
             }
@@ -249,72 +215,28 @@ impl Book {
         now
     }
 
-    /// The header as this message is to see it: created where there is none, with the numbers that count.
-    fn head(&self, sync: &Sync, now: Micros) -> Header {
-        let theirs = sync.numbers;
-        let Some(mut head) = self.header else {
-            return Header {
-                bucket: TokenBucket::full(theirs.burst, now),
-                out: 0,
-                demand: 0,
-                earliest: NEVER,
-                latest: Micros::ZERO,
-                generation: sync.draw,
-                policy_done: false,
-                numbers: theirs,
-            };
-        };
-        if theirs.revision >= head.numbers.revision {
-            head.bucket.convert(head.numbers.rate, theirs.rate);
-            head.numbers = theirs;
+    /// Takes out the header as this message is to see it: created where there is none, with the numbers that count.
+    fn head(&mut self, sync: &Sync, now: Micros) -> Header {
+        match self.header.take() {
+            Some(mut head) => {
+                head.agree(sync.numbers);
+                head.blocked = if head.blocked > now { head.blocked } else { Micros::ZERO };
+                head
+            }
+            None => Header::new(sync, now),
         }
-        head
     }
 
-    #[cfg(test)]
+    /// Whether this mistake is planted. Outside of tests and the simulator none ever is.
     fn has(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
+        #[cfg(any(test, feature = "sim"))]
+        return self.fault == Some(fault);
+        #[cfg(not(any(test, feature = "sim")))]
+        {
+            let _ = fault;
+            false
+        }
     }
-}
-
-/// Gives the need its tokens, then lends ahead; how many were given, and how many tokens lent.
-fn lend(head: &mut Header, sync: &Sync, hold: u64, demand_before: u64) -> (u64, u64) {
-    let free = |head: &Header| head.bucket.tokens.max(0) as u64;
-    let given = free(head).checked_div(sync.need.cost).map_or(0, |fit| fit.min(sync.need.count));
-    head.bucket.tokens -= (given * sync.need.cost) as i64;
-    head.demand = (head.demand.saturating_sub(demand_before) + sync.demand).min(SUM_MAX);
-    if sync.want == 0 || given < sync.need.count {
-        return (given, 0);
-    }
-    // In doubles, in the order in which the twin does it.
-    let all = (head.bucket.tokens + head.out as i64) as f64;
-    let share = (all * sync.demand as f64 / head.demand as f64).floor() as i64 - hold as i64;
-    let cost = sync.need.cost.max(1);
-    // A share below one request's cost would never serve one: so much may be had by whoever asks.
-    let fair = if hold + sync.want <= cost { sync.want } else { share.max(0) as u64 };
-    let most = sync.want.min(free(head)).min(fair);
-    // Whole requests only: pieces too small for one would lie about in every instance.
-    let grant = most.saturating_sub((hold + most) % cost);
-    head.bucket.tokens -= grant as i64;
-    head.out = (head.out + grant).min(SUM_MAX);
-    (given, grant)
-}
-
-/// The part of a total that is still to be charged.
-fn charge(total: Total, booked: Option<u64>, foreign: bool) -> u64 {
-    let known = match booked {
-        // State that came back from an old copy knows less than the sender, and one that was asked
-        // twice since it was lost knows more.
-        Some(booked) if foreign => booked.max(total.acked),
-        Some(booked) => booked,
-        None => total.acked,
-    };
-    total.sum.saturating_sub(known)
-}
-
-/// How many tokens may be free: the burst less what is lent, never below zero.
-fn room(head: &Header) -> i64 {
-    head.numbers.burst.saturating_sub(head.out) as i64
 }
 
 /// The record that a message leaves behind, nothing lent.
@@ -331,81 +253,6 @@ fn blank(sync: &Sync) -> Record {
         outage: sync.outage.sum,
         born: sync.born,
     }
-}
-
-/// How long the bucket's state must live, in whole milliseconds: until it is full, and until no
-/// message of a lease can come any more.
-fn key_ttl(head: &Header, now: Micros) -> Micros {
-    let full = head.bucket.time_until(head.numbers.burst as i64, head.numbers.rate);
-    let over = head.latest.minus(now).plus(RECORD_KEPT);
-    Micros::from_millis(full.max(over).min(NEVER).0.div_ceil(1_000))
-}
-
-fn answer(head: &Header, sync: &Sync, now: Micros, answered: bool) -> Reply {
-    let wait = || head.bucket.time_until(sync.need.cost.max(1) as i64, head.numbers.rate).min(NEVER);
-    Reply {
-        outcome: Outcome::Applied,
-        epoch: sync.epoch,
-        seq: sync.seq,
-        generation: head.generation,
-        numbers: Some(head.numbers).filter(|n| n.revision > sync.numbers.revision),
-        given: 0,
-        grant: 0,
-        free: head.bucket.tokens.max(0) as u64,
-        retry_after: if answered { Micros::ZERO } else { wait() },
-        now,
-        key_ttl: Micros::ZERO,
-        lost: false,
-        blocked: false,
-        window: Micros::ZERO,
-        ends_in: Micros::ZERO,
-        delay: Micros::ZERO,
-    }
-}
-
-fn unanswered(sync: &Sync, outcome: Outcome, now: Micros) -> Reply {
-    Reply {
-        outcome,
-        epoch: sync.epoch,
-        seq: sync.seq,
-        generation: 0,
-        numbers: None,
-        given: 0,
-        grant: 0,
-        free: 0,
-        retry_after: Micros::ZERO,
-        now,
-        key_ttl: Micros::ZERO,
-        lost: false,
-        blocked: false,
-        window: Micros::ZERO,
-        ends_in: Micros::ZERO,
-        delay: Micros::ZERO,
-    }
-}
-
-/// The message with every field within its bounds, so that nothing behind this overflows, and the
-/// twin's doubles are exact.
-pub(crate) fn bounded(sync: &Sync) -> Sync {
-    let tokens = |n: u64| n.min(TOKENS_MAX);
-    let exact = |n: u64| n.min(EXACT_MAX);
-    let total = |t: Total| Total { sum: tokens(t.sum), acked: tokens(t.acked) };
-    let mut sync = *sync;
-    sync.generation = exact(sync.generation);
-    sync.draw = sync.draw.clamp(1, EXACT_MAX);
-    sync.numbers.burst = sync.numbers.burst.clamp(1, TOKENS_MAX);
-    (sync.epoch, sync.seq, sync.born) = (exact(sync.epoch), exact(sync.seq), exact(sync.born));
-    sync.not_after = sync.not_after.min(NEVER);
-    sync.used = sync.used.clamp(-(TOKENS_MAX as i64), TOKENS_MAX as i64);
-    (sync.hold, sync.want) = (tokens(sync.hold), tokens(sync.want));
-    sync.age = sync.age.min(NEVER);
-    sync.need.cost = tokens(sync.need.cost);
-    // Nobody waits for nothing.
-    sync.need.count = if sync.need.cost == 0 { 0 } else { tokens(sync.need.count) };
-    sync.demand = sync.demand.clamp(1, TOKENS_MAX);
-    sync.span = sync.span.min(NEVER);
-    (sync.debt, sync.outage) = (total(sync.debt), total(sync.outage));
-    sync
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@ mod message;
 mod sizing;
 
 pub(crate) use book::Book;
+#[cfg(any(test, feature = "sim"))]
+pub(crate) use book::Fault;
 #[cfg(feature = "redis")]
 pub(crate) use book::bounded;
 #[cfg(all(test, feature = "redis"))]
-pub(crate) use book::{Header, Record};
+pub(crate) use book::{Header, Meter, Record};
 pub use message::Lost;
 pub(crate) use message::{Act, EXACT_MAX, InstanceId, Need, Numbers, Outcome, Reply, Sync, Total};
 pub(crate) use sizing::Situation;

@@ -97,7 +97,7 @@ impl Limiter {
     pub fn check_now_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
         let (setup, bytes) = (&*self.setup, key.as_ref());
         // The road that nearly all checks take, laid straight; everything else is out of line.
-        if let (Way::Shared { driver, .. }, Mode::Leased) = (&setup.way, setup.terms.mode)
+        if let (Way::Shared { driver, .. }, Mode::Leased | Mode::Buffered) = (&setup.way, setup.terms.mode)
             && (1..=setup.terms.numbers.burst).contains(&cost)
             && bytes.len() <= KEY_BYTES_MAX
         {
@@ -192,7 +192,7 @@ impl Setup {
                     Ok(cell) => Step::Ask(cell),
                     Err(_) => Step::Done(self.uncounted_saturated()),
                 },
-                _ => self.step(driver.tier().check(self.rule, key, cost)),
+                _ => self.step(driver.tier().check(self.rule, key, cost), cost),
             },
             Way::Shared { .. } => {
                 count(&self.tallies.never);
@@ -221,7 +221,7 @@ impl Setup {
     /// What the local tier has said, where it had no tokens and knew no better, for somebody who cannot wait.
     #[inline(never)]
     fn without_tokens(&self, local: Local, cost: u64) -> Decision {
-        match self.step(local) {
+        match self.step(local, cost) {
             Step::Done(decision) => decision,
             Step::Ask(cell) => self.cold(&cell, cost),
         }
@@ -229,13 +229,26 @@ impl Setup {
 
     /// What the local tier has said.
     #[inline]
-    pub(super) fn step(&self, local: Local) -> Step {
+    pub(super) fn step(&self, local: Local, cost: u64) -> Step {
         match local {
             Local::Allowed { remaining } => Step::Done(self.allowed(remaining, Source::Lease)),
             Local::Denied { wait, remaining } => Step::Done(self.denied(wait.plus(LAG), remaining, Source::Lease)),
-            Local::Cold(cell) => Step::Ask(cell),
+            Local::Cold(cell) => self.first_of(cell, cost),
             Local::Saturated => Step::Done(self.saturated()),
         }
+    }
+
+    /// A key without tokens here: a `Buffered` one that no engine has taken charge of yet has an allowance.
+    #[cold]
+    fn first_of(&self, cell: Arc<Cell>, cost: u64) -> Step {
+        if let (Way::Shared { driver, .. }, Mode::Buffered) = (&self.way, self.terms.mode)
+            && !driver.is_closing()
+            && cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1)))
+        {
+            count(&self.tallies.cold_allowed);
+            return Step::Done(self.allowed(0, Source::Lease));
+        }
+        Step::Ask(cell)
     }
 
     pub(super) fn governed(&self, verdict: Verdict) -> Decision {
@@ -361,9 +374,9 @@ impl Setup {
     fn told(&self, answer: Answer, cell: &Arc<Cell>, cost: u64) -> Result<Decision, Arc<Cell>> {
         let source = |by_authority| if by_authority { Source::Authority } else { Source::Lease };
         Ok(match answer {
-            Answer::Given { remaining, by_authority } => {
+            Answer::Given { remaining, by_authority, delay } => {
                 count(&self.tallies.authority_allowed);
-                self.allowed(remaining, source(by_authority))
+                Decision { delay, ..self.allowed(remaining, source(by_authority)) }
             }
             Answer::Denied { wait, remaining, by_authority } => {
                 // An `Exact` no is not remembered here, so nothing can be late.
@@ -377,8 +390,8 @@ impl Setup {
                 count(&self.tallies.late);
                 self.without_authority(cell, cost, ErrorKind::Deadline)
             }
-            // Only peeks are answered so.
-            Answer::Seen { .. } => self.without_authority(cell, cost, ErrorKind::Protocol),
+            // Only peeks and orders are answered so.
+            Answer::Seen { .. } | Answer::Done => self.without_authority(cell, cost, ErrorKind::Protocol),
             Answer::Closed => {
                 let Way::Shared { driver, .. } = &self.way else { return Ok(self.never(Source::Local)) };
                 let key = Key::stored(cell.key_bytes(), cell.is_digest());

@@ -23,7 +23,9 @@ struct Place {
 impl KeyHandle {
     pub(super) fn new(limiter: Limiter, key: &[u8]) -> KeyHandle {
         let cell = match (&limiter.setup.way, Key::new(key, limiter.setup.long)) {
-            (Way::Shared { driver, .. }, Some(name)) if limiter.setup.terms.mode == Mode::Leased => {
+            (Way::Shared { driver, .. }, Some(name))
+                if matches!(limiter.setup.terms.mode, Mode::Leased | Mode::Buffered) =>
+            {
                 // Twice, should the first cell be closed just now.
                 let mut found = (0..2).filter_map(|_| driver.tier().cell(limiter.setup.rule, &name).ok());
                 let cell = found.find(|cell| cell.pin());
@@ -95,7 +97,7 @@ impl KeyHandle {
         let setup = &self.place.limiter.setup;
         match (&self.place.cell, &setup.way) {
             (Some(cell), Way::Shared { driver, .. }) if cost > 0 && cost <= setup.terms.numbers.burst => {
-                Some(setup.step(driver.tier().check_cell(cell, cost)))
+                Some(setup.step(driver.tier().check_cell(cell, cost), cost))
             }
             _ => None,
         }

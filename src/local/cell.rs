@@ -3,8 +3,9 @@
 //! A cold cell is some 130 bytes with its key; what only hot or troubled keys need lies in a box that is made on first use.
 
 use super::{
+    front::Ask,
     keyed::{Keyed, Name, Probe},
-    purse::{CreditSlot, HIGH_MAX, Moves, Purse, high, low, pack},
+    purse::{CreditSlot, HIGH_MAX, Lease, Moves, Purse, high, low, pack},
     tier::Local,
 };
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
         AtomicU32, AtomicU64, Mutex,
         Ordering::{AcqRel, Acquire, Relaxed},
     },
+    clock::Clock,
     error::ErrorKind,
     time::Micros,
 };
@@ -26,8 +28,16 @@ const CALLED: u32 = 1 << 31;
 const HOT: u32 = 1 << 30;
 /// Out of use: the next look-up makes a new one.
 const CLOSED: u32 = 1 << 29;
+/// Its leases end at a time of their own, with no margin behind it.
+const SHARP: u32 = 1 << 28;
 /// The rest counts handles.
-const PINS: u32 = CLOSED - 1;
+const PINS: u32 = SHARP - 1;
+
+/// In the word of the first allowance: there is none any more.
+const TAKEN_OVER: u32 = 1 << 31;
+
+/// A lease that ends sharply is taken for over by the coarse hand so long before its end: it may be that far behind.
+const SOFT: Micros = Micros::from_millis(250);
 
 /// No engine has a number for it.
 const NO_SLOT: u32 = u32::MAX;
@@ -53,6 +63,8 @@ pub(crate) struct Cell {
     /// Tokens refused outside of slots, and in slots that are gone.
     refused: AtomicU64,
     engine_slot: AtomicU32,
+    /// Spent from the first allowance of a `Buffered` key, or [`TAKEN_OVER`].
+    first: AtomicU32,
     rare: OnceLock<Box<Rare>>,
 }
 
@@ -119,6 +131,7 @@ impl Cell {
             low: AtomicU32::new(0),
             state: AtomicU32::new(0),
             engine_slot: AtomicU32::new(NO_SLOT),
+            first: AtomicU32::new(0),
             rare: OnceLock::new(),
         }
     }
@@ -143,12 +156,12 @@ impl Cell {
     }
 
     /// Answers from the pool, or from the last denial.
-    pub(super) fn serve(&self, cost: u64, now: Micros) -> Served {
+    pub(super) fn serve(&self, cost: u64, ask: &Ask<'_>) -> Served {
         if self.is_closed() {
             return Served::Closed;
         }
-        let lease = self.purse.lease();
-        if lease.is_live(now)
+        let (lease, now) = (self.purse.lease(), ask.now);
+        if self.is_live(lease, now, ask.clock)
             && let Ok(left) = self.purse.spend(lease.generation(), cost)
         {
             return Served::Allowed { remaining: left.saturating_add(self.free()), low: self.is_low(left) };
@@ -160,6 +173,19 @@ impl Cell {
             }
             None => Served::Cold,
         }
+    }
+
+    /// Whether tokens of this lease may be spent at `now`, which is the coarse hand's. One that ends sharply is compared
+    /// with the precise hand as soon as the coarse one may be too far behind.
+    #[inline]
+    pub(super) fn is_live(&self, lease: Lease, now: Micros, clock: &Clock) -> bool {
+        lease.is_live(now) || self.is_just_live(lease, clock)
+    }
+
+    #[cold]
+    fn is_just_live(&self, lease: Lease, clock: &Clock) -> bool {
+        // ordering: Relaxed: set before the first grant of this lease, whose word is as relaxed.
+        self.state.load(Relaxed) & SHARP != 0 && lease.is_live_with(SOFT, clock.now())
     }
 
     /// How long a request for `cost` must wait, by the last denial.
@@ -248,6 +274,19 @@ impl Cell {
         }
     }
 
+    /// Spends from the first allowance of a `Buffered` key: up to so many tokens while no engine has taken charge of the
+    /// cell. The engine is to be called.
+    pub(crate) fn take_first(&self, cost: u64, allowance: u64) -> bool {
+        let next = |spent: u32| {
+            let sum = u64::from(spent).saturating_add(cost);
+            let fits = spent & TAKEN_OVER == 0 && sum <= allowance;
+            u32::try_from(sum).ok().filter(|sum| fits && sum & TAKEN_OVER == 0)
+        };
+        // ordering: Relaxed, all of this word's: it is the whole state, and each change a read-modify-write. What was
+        // spent before the engine's swap is what the swap returns; after it nothing is.
+        self.first.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+
     /// Gives `cost` tokens on credit, at most `credit` in any span `ttl` that begins with one, and books
     /// them as debt.
     pub(crate) fn cold_credit(&self, cost: u64, credit: u64, ttl: Micros, now: Micros) -> bool {
@@ -305,15 +344,51 @@ impl Cell {
     }
 
     /// Takes tokens from the pool for somebody who waits.
-    pub(crate) fn take(&self, cost: u64, now: Micros) -> bool {
+    pub(super) fn take(&self, cost: u64, clock: &Clock) -> bool {
         let lease = self.purse.lease();
-        lease.is_live(now) && self.purse.spend(lease.generation(), cost).is_ok()
+        self.is_live(lease, clock.coarse(), clock) && self.purse.spend(lease.generation(), cost).is_ok()
+    }
+
+    /// Has its leases end sharply, or with a margin behind their end.
+    pub(crate) fn set_sharp(&self, sharp: bool) {
+        // ordering: Relaxed: see `is_just_live`.
+        if sharp {
+            self.state.fetch_or(SHARP, Relaxed);
+        } else {
+            self.state.fetch_and(!SHARP, Relaxed);
+        }
+    }
+
+    /// Ends the first allowance, and tells what was spent of it; 0 where that was told before.
+    pub(crate) fn close_first(&self) -> u64 {
+        // ordering: Relaxed: see `take_first`.
+        match self.first.swap(TAKEN_OVER, Relaxed) {
+            TAKEN_OVER => 0,
+            spent => u64::from(spent),
+        }
+    }
+
+    /// Begins a first allowance anew: nothing of the last one is owed any more.
+    pub(crate) fn open_first(&self) {
+        // ordering: Relaxed: see `take_first`.
+        self.first.store(0, Relaxed);
+    }
+
+    /// Takes what is booked out of the totals: the next engine's series tells only what is not.
+    pub(crate) fn forget_totals(&self, debt: u64, outage: u64) {
+        if let Some(rare) = self.rare.get() {
+            // ordering: Relaxed, both: counts. No more is taken out than the engine has read before.
+            rare.debt.fetch_sub(debt, Relaxed);
+            rare.outage.fetch_sub(outage, Relaxed);
+        }
     }
 
     /// Adds granted tokens, and moves the end of the lease.
     pub(crate) fn grant(&self, tokens: u64, end: Micros) {
         // The end first, so that nobody finds the tokens dead.
-        self.purse.set_end(end);
+        // ordering: Relaxed: only the engine, which calls this, changes the bit.
+        let sharp = self.state.load(Relaxed) & SHARP != 0;
+        self.purse.set_end(if sharp { end.minus(SOFT) } else { end });
         self.purse.grant(tokens);
     }
 
@@ -428,12 +503,12 @@ impl Cell {
         *self.rare.get()?.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that was ever spent without a grant.
+    /// All that was spent without a grant, less what was [forgotten](Cell::forget_totals).
     pub(crate) fn debt(&self) -> u64 {
         self.rare.get().map_or(0, |rare| rare.debt.load(Relaxed))
     }
 
-    /// All that was ever let through in outages.
+    /// All that was let through in outages, likewise.
     pub(crate) fn outage(&self) -> u64 {
         self.rare.get().map_or(0, |rare| rare.outage.load(Relaxed))
     }

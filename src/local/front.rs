@@ -237,7 +237,7 @@ pub(super) fn spend(ask: &Ask<'_>, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -
             && let Some(wait) = entry.cell.denied(1, ask.now)
             && entry.cell.is_hot()
             && !entry.cell.is_closed()
-            && !(lease.is_live(ask.now) && entry.cell.purse.pool(lease.generation()) > 0)
+            && !(entry.cell.purse.pool(lease.generation()) > 0 && entry.cell.is_live(lease, ask.now, ask.clock))
         {
             entry.slot.refuse(1);
             return Quick::Denied(wait);
@@ -270,13 +270,18 @@ impl Entry {
         let lease = cell.purse.lease();
         let generation = lease.generation();
         let credit = slot.tokens(generation);
-        if lease.is_live(ask.now) && cell.purse.pool(generation).saturating_add(credit) >= ask.cost {
+        if cell.is_live(lease, ask.now, ask.clock) && cell.purse.pool(generation).saturating_add(credit) >= ask.cost {
             // The one precise look; then the lease again, since it may have been renewed or be over.
             let now = ask.clock.now();
             let lease = cell.purse.lease();
-            if lease.is_live(now)
-                && let Ok(taken) = cell.purse.take(cell.moves(), slot, lease.generation(), ask.cost)
-            {
+            let live = cell.is_live(lease, now, ask.clock);
+            // Of a lease that ends sharply, and soon, the thread's own credit is looked at here first.
+            if live && let Some(left) = slot.spend(lease.generation(), ask.cost) {
+                let pool = cell.purse.pool(lease.generation());
+                let remaining = left.saturating_add(pool).saturating_add(cell.free());
+                return Dry::Answer(Local::Allowed { remaining });
+            }
+            if live && let Ok(taken) = cell.purse.take(cell.moves(), slot, lease.generation(), ask.cost) {
                 let remaining = taken.credit.saturating_add(taken.pool).saturating_add(cell.free());
                 let answer = Local::Allowed { remaining };
                 let call = cell.is_low(taken.pool) && !cell.is_called();

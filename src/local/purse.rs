@@ -83,6 +83,11 @@ impl Lease {
         // 2^40 ms are 2^50 µs: no overflow.
         now.0 < low(self.0) * 1_000
     }
+
+    /// Whether it is live at `now`, where its end lies so much later than it says. One that never began is not.
+    pub(super) fn is_live_with(self, margin: Micros, now: Micros) -> bool {
+        low(self.0) > 0 && now.0 < low(self.0) * 1_000 + margin.0
+    }
 }
 
 /// One thread's tokens of one cell, ready to be spent with a plain store. Its counts are the thread's alone.

@@ -159,6 +159,11 @@ impl Tier {
         })
     }
 
+    /// Takes tokens from the cell's pool for somebody who waits.
+    pub(crate) fn take(&self, cell: &Cell, cost: u64) -> bool {
+        cell.take(cost, &self.clock)
+    }
+
     /// Forgets a cell that was closed; a younger one of the same key stays.
     pub(crate) fn remove(&self, cell: &Arc<Cell>) {
         self.registry.remove_if_same(cell);
@@ -187,7 +192,7 @@ impl Tier {
     #[inline(never)]
     fn check_near(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
         let serve = |cell: &Arc<Cell>| {
-            let served = cell.serve(ask.cost, ask.now);
+            let served = cell.serve(ask.cost, ask);
             (served, wants_more(cell, served).then(|| cell.clone()))
         };
         match front::near(self.gate, probe, serve) {
@@ -201,7 +206,7 @@ impl Tier {
     fn check_shared(&self, probe: &Probe<'_>, ask: &Ask<'_>) -> Local {
         let comes_near = front::wants(self.gate, probe);
         let found = self.registry.view(probe, |cell| {
-            let served = cell.serve(ask.cost, ask.now);
+            let served = cell.serve(ask.cost, ask);
             (served, (comes_near || wants_more(cell, served)).then(|| cell.clone()))
         });
         if let Some((_, Some(cell))) = &found
@@ -212,7 +217,7 @@ impl Tier {
         match found {
             Some((Served::Closed, _)) | None => {
                 match self.registry.get_or_insert(probe, |name| Cell::new(name, self.gate)) {
-                    Ok(cell) => self.answer(cell.serve(ask.cost, ask.now), Some(&cell), ask),
+                    Ok(cell) => self.answer(cell.serve(ask.cost, ask), Some(&cell), ask),
                     Err(Saturated) => {
                         front::count(&self.totals, Count::Saturated);
                         Local::Saturated
@@ -227,7 +232,7 @@ impl Tier {
         if cell.is_closed() {
             return self.check_shared(&cell.name().probe(), ask);
         }
-        self.answer(cell.serve(ask.cost, ask.now), Some(cell), ask)
+        self.answer(cell.serve(ask.cost, ask), Some(cell), ask)
     }
 
     /// Counts, calls the engine and lets a hot cell into the thread's table, outside of every lock.

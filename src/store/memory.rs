@@ -50,6 +50,8 @@ struct Shared {
     /// What is added to the clock, modulo 2^64.
     offset: AtomicU64,
     reachable: AtomicBool,
+    #[cfg(any(test, feature = "sim"))]
+    fault: Mutex<Option<crate::lease::Fault>>,
 }
 
 impl MemoryStore {
@@ -63,6 +65,8 @@ impl MemoryStore {
             clock,
             offset: AtomicU64::new(EPOCH.0),
             reachable: AtomicBool::new(true),
+            #[cfg(any(test, feature = "sim"))]
+            fault: Mutex::new(None),
         }))
     }
 
@@ -90,12 +94,12 @@ impl MemoryStore {
         let mut fresh = Vec::new();
         let mut answers = Vec::with_capacity(batch.questions.len());
         for (name, sync) in &batch.questions {
-            let known = self.0.books.get_mut(name).map(|mut book| revise(&mut book, sync, now));
+            let known = self.0.books.get_mut(name).map(|mut book| self.revise(&mut book, sync, now));
             let reply = known.unwrap_or_else(|| match self.0.books.entry(name.clone()) {
-                Entry::Occupied(mut at) => revise(at.get_mut(), sync, now),
+                Entry::Occupied(mut at) => self.revise(at.get_mut(), sync, now),
                 Entry::Vacant(at) => {
                     let mut book = Book::default();
-                    let reply = book.apply(sync, now);
+                    let reply = self.revise(&mut book, sync, now);
                     // A mere look, or a late question, leaves nothing behind.
                     if book.expires_at() > now {
                         fresh.push(Reverse((book.expires_at(), name.clone())));
@@ -108,6 +112,26 @@ impl MemoryStore {
         }
         self.forget(now, fresh, batch.questions.len().saturating_mul(SWEPT_PER_QUESTION));
         Ok(answers)
+    }
+
+    /// Applies a question to a book.
+    fn revise(&self, book: &mut Book, sync: &Sync, now: Micros) -> Reply {
+        if book.expires_at() <= now {
+            // Over, though the sweep has not come by: as if it had. It stays listed.
+            *book = Book::default();
+        }
+        #[cfg(any(test, feature = "sim"))]
+        {
+            book.fault = *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        book.apply(sync, now)
+    }
+
+    /// All its books make this mistake from now on.
+    #[cfg(any(test, feature = "sim"))]
+    #[allow(dead_code)] // the simulator plants them
+    pub(crate) fn plant(&self, fault: Option<crate::lease::Fault>) {
+        *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 
     /// Lists the ends of new books, and drops up to `most` old ones whose end has come.
@@ -157,15 +181,6 @@ impl MemoryStore {
         }
         Err(Error::new(ErrorKind::Unreachable, "the embedded store was taken down"))
     }
-}
-
-/// Applies a question to a book that is listed.
-fn revise(book: &mut Book, sync: &Sync, now: Micros) -> Reply {
-    if book.expires_at() <= now {
-        // Over, though the sweep has not come by: as if it had. It stays listed.
-        *book = Book::default();
-    }
-    book.apply(sync, now)
 }
 
 /// For tests of your own: an authority that fails, forgets, or has a bad clock, without a server.

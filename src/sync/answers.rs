@@ -1,17 +1,18 @@
 //! What the engine does with answers, and with their absence; and how it closes.
 
 use super::{
-    bucket::Open,
+    bucket::{Bucket, Open},
     dispatch::Asked,
     message::Effect,
     turn::{DENIAL_MAX, Engine, Landed, TROUBLE_PAUSE, bucket_event},
     waiter::Answer,
 };
 use crate::{
+    algorithm::Algorithm,
     error::{Error, ErrorKind},
     lease::{Outcome, Reply},
     observe::Event,
-    rule::Mode,
+    rule::{Mode, Terms},
     store::{Answers, Beat},
     time::Micros,
 };
@@ -103,7 +104,7 @@ impl Engine {
             }
             Asked::Bucket { index, epoch, seq } => match answer {
                 Ok(reply) => self.reply(index, epoch, seq, &reply, now, effects),
-                Err(error) => self.refusal(index, seq, &error, now, effects),
+                Err(error) => self.refusal(index, (epoch, seq), &error, now, effects),
             },
         }
     }
@@ -114,35 +115,46 @@ impl Engine {
         let new_epoch = self.new_epoch();
         self.current = Some(index);
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize).copied() else { return };
+        let Some(terms) = self.rules.terms(bucket.cell.rule()) else { return };
         #[cfg(test)]
         bucket.trip("reply");
-        let fits = bucket.epoch == epoch
-            && (reply.epoch, reply.seq) == (epoch, seq)
-            && bucket.open.as_ref().is_some_and(|open| open.seq == seq);
-        if !fits {
+        let fits = (reply.epoch, reply.seq) == (epoch, seq);
+        let Some(open) = bucket.open.take_if(|open| fits && (open.epoch, open.seq) == (epoch, seq)) else {
             self.tally.wasted += 1;
             return;
-        }
-        let Some(sent_at) = bucket.open.as_ref().map(|open| open.sent_at) else { return };
-        let lease_end = sent_at.plus(terms.lease_ttl);
+        };
+        // The window that it belonged to may be over: then it is of use to those who waited for it, and to nobody else.
+        let mut holds = open.epoch == bucket.epoch;
+        let lease_end = open.sent_at.plus(terms.lease_ttl);
         if reply.outcome != Outcome::Applied || now >= lease_end {
             self.tally.wasted += 1;
-            bucket.reopen();
-            if reply.outcome == Outcome::Stale || now >= lease_end {
+            bucket.put_back(*open);
+            if holds && (reply.outcome == Outcome::Stale || now >= lease_end) {
                 bucket.renew_epoch(new_epoch);
             }
             self.visit(index, now);
             return;
         }
-        let Some(open) = bucket.open.take() else { return };
-        let ran_dry = bucket.look(now).hold == 0 && bucket.activity > 0 && open.want > 0;
-        bucket.boost = if ran_dry { (bucket.boost * 2.0).min(128.0) } else { (bucket.boost * 0.9).max(1.0) };
-        bucket.settle(&open, reply, lease_end);
-        if terms.mode == Mode::Exact {
+        if Engine::is_fixed(&terms) {
+            let (meets, expired) = Engine::meet_window(bucket, &open, reply, new_epoch, now);
+            holds &= meets;
+            self.tally.expired += expired;
+        }
+        bucket.learn(&open, reply);
+        if holds {
+            let ran_dry = bucket.look(now).hold == 0 && bucket.activity > 0 && open.want > 0;
+            bucket.boost = if ran_dry { (bucket.boost * 2.0).min(128.0) } else { (bucket.boost * 0.9).max(1.0) };
+            let window_end = Some(bucket.window_end).filter(|end| *end != Micros::ZERO).unwrap_or(Micros::MAX);
+            bucket.settle(&open, reply, lease_end.min(window_end));
+        }
+        let caches = bucket.mode != Mode::Exact && open.edition == bucket.edition;
+        Engine::tell(bucket, &open, reply, now, jitter, caches, &terms);
+        if bucket.mode == Mode::Exact {
             bucket.short = false; // its next question is somebody else's turn, and nothing is lent
         }
-        Engine::tell(bucket, &open, reply, now, jitter, terms.mode == Mode::Leased);
+        if bucket.mode == Mode::Buffered {
+            self.booked(index, &open, reply, holds, now);
+        }
         if reply.lost {
             self.tally.states_lost += 1;
             effects.push(Effect::Report(Event::StateLost { rule: terms.name.to_owned() }));
@@ -151,19 +163,42 @@ impl Engine {
     }
 
     /// Answers those who waited in this question, and remembers a denial.
-    fn tell(bucket: &mut super::bucket::Bucket, open: &Open, reply: &Reply, now: Micros, jitter: f64, caches: bool) {
+    fn tell(bucket: &mut Bucket, open: &Open, reply: &Reply, now: Micros, jitter: f64, caches: bool, terms: &Terms) {
         let given = usize::try_from(reply.given).unwrap_or(usize::MAX);
-        let yes = Answer::Given { remaining: reply.free.saturating_add(bucket.lent), by_authority: true };
-        open.waiting.iter().take(given).for_each(|w| _ = w.waiter.answer(yes));
+        let remaining = reply.free.saturating_add(bucket.lent);
+        let mut gone: u64 = 0;
+        for (nth, w) in (0_u64..).zip(open.waiting.iter().take(given)) {
+            // One leaves a queue after the other, each as many intervals later as the one before it costs.
+            let queued = terms.numbers.algorithm == Algorithm::LeakyQueue;
+            let turn =
+                if queued { terms.numbers.rate.time_for(open.need.cost.saturating_mul(nth)) } else { Micros::ZERO };
+            let yes = Answer::Given { remaining, by_authority: true, delay: reply.delay.plus(turn) };
+            if !w.waiter.answer(yes) {
+                gone = gone.saturating_add(open.need.cost);
+            }
+        }
+        // Who left has no use for it: it goes back with the next question.
+        bucket.undo(gone, reply.now);
         let needy = reply.given < open.need.count;
+        if reply.blocked {
+            bucket.block(now, now.plus(reply.retry_after));
+        }
         let empty = reply.given == 0 && reply.grant == 0 && open.want > 0;
         if !(needy || empty) {
-            bucket.cell.clear_denial();
-            bucket.deny_until = Micros::ZERO;
-            bucket.no = (0, Micros::ZERO);
+            if !reply.blocked {
+                bucket.cell.clear_denial();
+                bucket.deny_until = Micros::ZERO;
+                bucket.no = (0, Micros::ZERO);
+            }
             return;
         }
-        let cost = if needy { open.need.cost } else { bucket.cost };
+        let cost = if reply.blocked {
+            1
+        } else if needy {
+            open.need.cost
+        } else {
+            bucket.cost
+        };
         // A little longer than the authority says, at random, so that instances do not ask in step; and never
         // by so much that a client would notice. Who waits here is told the same: the no holds until then.
         let wait = Micros(reply.retry_after.0.max(1));
@@ -183,22 +218,20 @@ impl Engine {
     }
 
     /// The store answered this one bucket with an error: it alone is in trouble.
-    fn refusal(&mut self, index: u32, seq: u64, error: &Error, now: Micros, effects: &mut Vec<Effect>) {
+    fn refusal(&mut self, index: u32, (epoch, seq): (u64, u64), error: &Error, now: Micros, effects: &mut Vec<Effect>) {
         self.tally.bucket_errors += 1;
         self.current = Some(index);
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        if bucket.open.as_ref().is_none_or(|open| open.seq != seq) {
+        if bucket.open.as_ref().is_none_or(|open| (open.epoch, open.seq) != (epoch, seq)) {
             return;
         }
         bucket.reopen();
         bucket.trouble = Some(error.kind());
         bucket.cell.set_trouble(Some(error.kind()));
         // What the limit last said was said of a bucket that is not there any more.
-        bucket.cell.clear_denial();
-        bucket.deny_until = Micros::ZERO;
-        bucket.no = (0, Micros::ZERO);
+        bucket.forget_denial();
         bucket.next_at = now.plus(TROUBLE_PAUSE);
-        if let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) {
+        if let Some(terms) = self.rules.terms(bucket.cell.rule()) {
             effects.push(Effect::Report(bucket_event(terms.name, error.kind(), error.to_string())));
         }
         self.visit(index, now);
@@ -212,16 +245,16 @@ impl Engine {
                     peek.waiter.answer(Answer::Failed(kind));
                 }
             }
-            Asked::Bucket { index, seq, .. } => {
+            Asked::Bucket { index, epoch, seq } => {
                 self.current = Some(index);
                 let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-                let Some(want) = bucket.open.as_ref().filter(|open| open.seq == seq).map(|open| open.want) else {
+                let Some(want) =
+                    bucket.open.as_ref().filter(|open| (open.epoch, open.seq) == (epoch, seq)).map(|open| open.want)
+                else {
                     return;
                 };
                 bucket.reopen();
-                let lends =
-                    self.settings.rules.get(bucket.cell.rule() as usize).is_some_and(|t| t.mode == Mode::Leased);
-                let has_lease = lends && bucket.lease_end != Micros::ZERO;
+                let has_lease = bucket.mode == Mode::Leased && bucket.lease_end != Micros::ZERO;
                 bucket.untold |= has_lease || (want > 0 && is_doubtful(kind));
                 // A store that is there and refuses will refuse again; one that did not answer may yet.
                 if !matches!(kind, ErrorKind::Unanswered | ErrorKind::Unreachable) {

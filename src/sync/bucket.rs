@@ -1,22 +1,29 @@
 //! What the engine knows about one cell: its lease, its open question, who waits, and the books.
 //!
-//! Decides nothing and sends nothing; `turn` does. `used = granted - hold - refunded` always, so that
-//! a token is in exactly one of the three whatever other threads do meanwhile.
+//! Decides nothing and sends nothing; `turn` does. `spent = granted - hold` always, so that a token is in
+//! exactly one of the three whatever other threads do meanwhile. What is spent is told as `used` where the
+//! authority has granted it, and as debt where this instance has: see [`ahead`](super::ahead).
 
-use super::waiter::{Answer, Waiter};
+use super::{
+    rules::Rule,
+    taken::Taken,
+    turn::DENIAL_MAX,
+    waiter::{Answer, Waiter},
+};
 use crate::{
+    algorithm::Algorithm,
     error::ErrorKind,
     ewma::Ewma,
     lease::{Need, Reply, Situation},
     local::{Cell, Look},
-    rule::Terms,
+    rule::{Mode, Terms},
     time::Micros,
 };
 use std::{collections::VecDeque, sync::Arc};
 
 /// An epoch in which so much was granted ends, so that its totals stay exact in Lua. What is held then is
 /// lost; at ten million tokens a second that is once in a year.
-const GRANTED_MAX: u64 = 1 << 48;
+pub(super) const GRANTED_MAX: u64 = 1 << 48;
 
 /// Somebody who waits for tokens.
 #[derive(Debug)]
@@ -29,8 +36,12 @@ pub(super) struct Waiting {
 /// The one question that may be open.
 #[derive(Debug)]
 pub(super) struct Open {
+    /// Not that of the bucket any more where its window ended meanwhile.
+    pub(super) epoch: u64,
     pub(super) seq: u64,
     pub(super) sent_at: Micros,
+    pub(super) window: Micros,
+    pub(super) edition: u32,
     pub(super) need: Need,
     pub(super) want: u64,
     pub(super) hold: u64,
@@ -45,21 +56,45 @@ pub(super) struct Open {
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) cell: Arc<Cell>,
+    /// The rule's when the bucket was made. A rule that changes it gets new buckets.
+    pub(super) mode: Mode,
+    /// The edition of the rule that it has heard of, and whether the authority has not.
+    pub(super) edition: u32,
+    /// Where its windows lie: their length and offset.
+    pub(super) frame: (Micros, Micros),
+    pub(super) revised: bool,
+    /// Its cell is closed; only what it has to tell keeps it here.
+    pub(super) leaving: bool,
     pub(super) epoch: u64,
     pub(super) born: u64,
     pub(super) seq: u64,
     /// What the authority counts as lent to us in this epoch, as of its last answer; it may be spent by now.
     pub(super) lent: u64,
-    /// Granted in this epoch, less what was taken out of the pool to be given back.
+    /// Granted in this epoch, less what was taken out of the pool to be given back. `Buffered`: by this instance to
+    /// itself, since `born`.
     pub(super) granted: u64,
     /// Refunded in this epoch, and the part the authority has booked.
     pub(super) refunded: u64,
     pub(super) refunded_acked: u64,
-    /// Taken here and not refunded: the most that may come back.
-    pub(super) taken: u64,
+    pub(super) taken: Taken,
+    /// What was refunded and is not booked was taken at this time or later, on the authority's clock; zero: not known.
+    pub(super) fresh: Micros,
     pub(super) lease_end: Micros,
     pub(super) generation: u64,
     pub(super) generation_until: Micros,
+    /// The present window's start on the authority's clock, and the end up to which its tokens may be spent, on ours;
+    /// zero: not known. For fixed windows alone.
+    pub(super) window: Micros,
+    pub(super) window_end: Micros,
+    /// What the cell's totals were when this series began, at `born`.
+    pub(super) debt_base: u64,
+    pub(super) outage_base: u64,
+    /// The most debt that was found: a look may find less than the one before it.
+    debt_seen: u64,
+    /// `Buffered`: all that was granted is booked, and the authority was above zero after that.
+    pub(super) clean: bool,
+    /// `Buffered`: since when something is spent and not told.
+    pub(super) owing_since: Option<Micros>,
     pub(super) debt_acked: u64,
     pub(super) outage_acked: u64,
     pub(super) open: Option<Box<Open>>,
@@ -80,6 +115,8 @@ pub(super) struct Bucket {
     pub(super) turned_away: u64,
     pub(super) active_at: Micros,
     pub(super) next_at: Micros,
+    /// When the last question was made.
+    pub(super) told_at: Micros,
     made_at: Micros,
     /// When a cached denial is asked about again.
     pub(super) deny_until: Micros,
@@ -98,21 +135,38 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// Takes charge of a cell, in a new epoch and with empty hands.
-    pub(super) fn new(cell: Arc<Cell>, epoch: u64, now: Micros) -> Bucket {
+    pub(super) fn new(cell: Arc<Cell>, rule: &Rule, epoch: u64, now: Micros) -> Bucket {
         cell.reborn();
+        // What was spent from the first allowance; from here on nothing is.
+        let first = cell.close_first();
+        let mode = rule.terms.mode;
+        cell.set_sharp(rule.terms.numbers.algorithm == Algorithm::FixedWindow);
         let refused = cell.look().refused;
         Bucket {
+            mode,
+            edition: rule.edition,
+            frame: (rule.terms.numbers.window, rule.terms.numbers.offset),
+            revised: false,
+            leaving: false,
             epoch,
             born: epoch,
             seq: 0,
             lent: 0,
-            granted: 0,
+            granted: if mode == Mode::Buffered { first } else { 0 },
             refunded: 0,
             refunded_acked: 0,
-            taken: 0,
+            taken: Taken::new(now),
+            fresh: Micros::ZERO,
             lease_end: Micros::ZERO,
             generation: 0,
             generation_until: Micros::ZERO,
+            window: Micros::ZERO,
+            window_end: Micros::ZERO,
+            debt_base: 0,
+            outage_base: 0,
+            debt_seen: 0,
+            clean: false,
+            owing_since: None,
             debt_acked: 0,
             outage_acked: 0,
             open: None,
@@ -130,6 +184,7 @@ impl Bucket {
             active_at: now,
             made_at: now,
             next_at: Micros::ZERO,
+            told_at: now,
             deny_until: Micros::ZERO,
             no: (0, Micros::ZERO),
             short: false,
@@ -162,7 +217,7 @@ impl Bucket {
         }
         let events = spent.saturating_sub(self.spent);
         let turned_away = look.refused.saturating_sub(self.refused);
-        self.taken = self.taken.saturating_add(events);
+        self.taken.add(events);
         self.spent = spent;
         self.refused = look.refused;
         if turned_away > 0 {
@@ -191,7 +246,8 @@ impl Bucket {
 
     /// Spent from grants in this epoch less refunds, with this much in hand.
     pub(super) fn used(&self, hold: u64) -> i64 {
-        let spent = i64::try_from(self.granted.saturating_sub(hold)).unwrap_or(i64::MAX);
+        let spent = if self.mode == Mode::Buffered { 0 } else { self.granted.saturating_sub(hold) };
+        let spent = i64::try_from(spent).unwrap_or(i64::MAX);
         spent.saturating_sub(i64::try_from(self.refunded).unwrap_or(i64::MAX))
     }
 
@@ -203,7 +259,8 @@ impl Bucket {
 
     /// Whether the epoch has to end: its lease has, or its totals grow too large for Lua.
     pub(super) fn is_over(&self, now: Micros) -> bool {
-        (self.lease_end != Micros::ZERO && now >= self.lease_end) || self.granted > GRANTED_MAX
+        let grown = self.granted > GRANTED_MAX && self.mode != Mode::Buffered;
+        (self.lease_end != Micros::ZERO && now >= self.lease_end) || grown
     }
 
     /// Begins a new epoch with empty hands: the lease is over, or was never there.
@@ -226,9 +283,80 @@ impl Bucket {
     /// Forgets the open question; who waited for it waits on, in front.
     pub(super) fn reopen(&mut self) {
         if let Some(open) = self.open.take() {
-            for waiting in open.waiting.into_iter().rev() {
-                self.waiting.push_front(waiting);
-            }
+            self.put_back(*open);
+        }
+    }
+
+    /// Has those who waited for this question wait on, in front.
+    pub(super) fn put_back(&mut self, open: Open) {
+        for waiting in open.waiting.into_iter().rev() {
+            self.waiting.push_front(waiting);
+        }
+    }
+
+    /// Forgets what the limit has said: it was said of other numbers, or is over.
+    pub(super) fn forget_denial(&mut self) {
+        self.cell.clear_denial();
+        self.deny_until = Micros::ZERO;
+        self.no = (0, Micros::ZERO);
+        self.short = false;
+    }
+
+    /// The key is blocked until then: what is here goes back, and no is the answer to everything.
+    pub(super) fn block(&mut self, now: Micros, until: Micros) {
+        self.give_back();
+        if self.look(now).hold > 0 {
+            // Credit of threads is beyond our reach but by its generation; it counts as spent.
+            self.cell.reborn();
+        }
+        self.cell.deny_until(1, until);
+        self.deny_until = until.min(now.plus(DENIAL_MAX));
+        self.no = (1, until);
+    }
+
+    /// Spent without a grant of the authority's since `born`, with this much in hand. Never too high, and never falling.
+    pub(super) fn debt(&mut self, hold: u64) -> u64 {
+        let sum = if self.mode == Mode::Buffered {
+            self.granted.saturating_sub(hold)
+        } else {
+            self.cell.debt().saturating_sub(self.debt_base)
+        };
+        self.debt_seen = self.debt_seen.max(sum);
+        self.debt_seen
+    }
+
+    /// Let through in outages since `born`.
+    pub(super) fn outage(&self) -> u64 {
+        self.cell.outage().saturating_sub(self.outage_base)
+    }
+
+    /// Begins new totals, of this number, and tells how much of the old ones nobody will be told.
+    pub(super) fn begin_series(&mut self, born: u64) -> u64 {
+        let asked = self.open.as_ref().map_or((0, 0), |open| (open.debt, open.outage));
+        let untold = self.debt_seen.saturating_sub(self.debt_acked.max(asked.0));
+        let outage = self.outage();
+        let untold = untold.saturating_add(outage.saturating_sub(self.outage_acked.max(asked.1)));
+        self.born = born;
+        // By what was seen: more may have come in since.
+        self.debt_base = self.debt_base.saturating_add(self.debt_seen);
+        self.outage_base = self.outage_base.saturating_add(outage);
+        (self.debt_acked, self.outage_acked, self.debt_seen) = (0, 0, 0);
+        self.owing_since = None;
+        untold
+    }
+
+    /// Gives back what was given to somebody who had left.
+    pub(super) fn undo(&mut self, cost: u64, there: Micros) {
+        let (tokens, _) = self.taken.refund(cost);
+        self.give_in(tokens, there);
+    }
+
+    /// Notes a refund of tokens that were taken at `there` or later, on the authority's clock.
+    pub(super) fn give_in(&mut self, tokens: u64, there: Micros) {
+        if tokens > 0 {
+            let first = self.refunded == self.refunded_acked;
+            self.fresh = if first { there } else { self.fresh.min(there) };
+            self.refunded = self.refunded.saturating_add(tokens);
         }
     }
 
@@ -291,6 +419,8 @@ impl Bucket {
 
     /// What the sizing has to know. `stretch` is at least 1 and grows with the load on the authority.
     pub(super) fn situation(&self, terms: &Terms, members: u32, stretch: f64, now: Micros) -> Situation {
+        // What is not spent by the end of its window is spent by nobody.
+        let left = if self.window_end > now { self.window_end.minus(now) } else { Micros::MAX };
         Situation {
             burst: terms.numbers.burst,
             rate: terms.numbers.rate.per_second(),
@@ -298,8 +428,8 @@ impl Bucket {
             cost: self.cost,
             members,
             free: self.free,
-            horizon: Micros((terms.horizon.0 as f64 * stretch) as u64),
-            ttl: terms.lease_ttl,
+            horizon: Micros((terms.horizon.0 as f64 * stretch) as u64).min(left),
+            ttl: terms.lease_ttl.min(left),
             known_for: now.minus(self.made_at),
             boost: f64::from(self.boost),
         }
@@ -307,17 +437,30 @@ impl Bucket {
 
     /// Debt, outage use, refunds or returned tokens that the authority may not have booked, or a grant
     /// that it may have booked and that never came.
-    pub(super) fn is_owing(&self) -> bool {
+    pub(super) fn is_owing(&mut self, look: &Look) -> bool {
         self.untold
-            || self.cell.debt() > self.debt_acked
-            || self.cell.outage() > self.outage_acked
+            || self.debt(look.hold) > self.debt_acked
+            || self.outage() > self.outage_acked
             || self.refunded > self.refunded_acked
     }
 
     /// Whether the authority would gain by hearing from us a last time: tokens that could go back, some that
     /// are spent and keep it from refilling, or something owed. Credit of threads can only end with its lease.
-    pub(super) fn is_unreturned(&self, look: &Look) -> bool {
-        look.pool > 0 || self.lent > look.hold || self.is_owing()
+    pub(super) fn is_unreturned(&mut self, look: &Look) -> bool {
+        look.pool > 0 || self.lent > look.hold || self.is_owing(look)
+    }
+
+    /// Takes from an answer what holds whatever became of the lease meanwhile.
+    pub(super) fn learn(&mut self, open: &Open, reply: &Reply) {
+        self.generation = reply.generation;
+        self.generation_until = open.sent_at.plus(reply.key_ttl);
+        self.free = reply.free;
+        self.cell.set_free(reply.free);
+        if self.trouble.take().is_some() {
+            self.cell.set_trouble(None);
+        }
+        self.taken.add(reply.given.saturating_mul(open.need.cost));
+        self.short = reply.given < open.need.count || reply.grant < open.want;
     }
 
     /// Books an answer to the open question, which the caller has matched and which came in time.
@@ -325,19 +468,13 @@ impl Bucket {
         self.debt_acked = self.debt_acked.max(open.debt);
         self.outage_acked = self.outage_acked.max(open.outage);
         self.refunded_acked = self.refunded_acked.max(open.refunded);
-        self.generation = reply.generation;
-        self.generation_until = open.sent_at.plus(reply.key_ttl);
-        self.free = reply.free;
         self.untold = false;
-        if self.trouble.take().is_some() {
-            self.cell.set_trouble(None);
+        if self.mode == Mode::Buffered {
+            return; // nothing is granted, and what it spends has no lease
         }
-        self.taken = self.taken.saturating_add(reply.given.saturating_mul(open.need.cost));
-        self.short = reply.given < open.need.count || reply.grant < open.want;
         self.granted = self.granted.saturating_add(reply.grant);
         self.lent = open.hold.saturating_add(reply.grant);
         self.lease_end = lease_end;
-        self.cell.set_free(reply.free);
         // The end first: a token of the pool is spendable as soon as it is there.
         self.cell.grant(reply.grant, lease_end);
     }

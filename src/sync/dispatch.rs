@@ -128,7 +128,7 @@ impl Engine {
 
     fn compose_peek(&mut self, id: u64) -> Option<(Asked, BucketName, Sync)> {
         let peek = self.peeks.get(&id)?;
-        let terms = self.settings.rules.get(peek.rule as usize).copied()?;
+        let terms = self.rules.terms(peek.rule)?;
         let (name, need) = (peek.name.clone(), Need { cost: peek.cost, count: 0 });
         let not_after = self.road.there(peek.deadline).unwrap_or(Micros::ZERO);
         let sync = Sync { need, not_after, act: Act::Peek, ..self.blank(&terms) };
@@ -148,35 +148,41 @@ impl Engine {
         }
         #[cfg(test)]
         bucket.trip("compose");
-        let terms = self.settings.rules.get(bucket.cell.rule() as usize).copied()?;
+        let terms = self.rules.terms(bucket.cell.rule())?;
         if bucket.is_over(now) {
             self.epoch += 1;
             bucket.renew_epoch(self.epoch);
         }
         let idle = now.minus(bucket.active_at) >= Micros(terms.lease_ttl.0 / 4) && bucket.waiting.is_empty();
+        let lends = bucket.mode == Mode::Leased && !bucket.leaving;
         let (need, waiting) = bucket.take_prefix(NEED_MAX);
         let pool = bucket.look(now).pool;
         // Pieces too small for what waits would lie about in every instance: back they go.
-        if closing || idle || pool < need.cost || (bucket.turned_away > 0 && pool < bucket.cost) {
+        let pieces = lends && (pool < need.cost || (bucket.turned_away > 0 && pool < bucket.cost));
+        if closing || idle || bucket.leaving || pieces {
             bucket.give_back();
         }
         let look = bucket.look(now);
         let situation = bucket.situation(&terms, members, self.stretch, now);
-        let mut target = match terms.mode {
-            Mode::Leased if !closing && !idle => situation.target(),
-            _ => 0,
-        };
-        if terms.mode == Mode::Leased && bucket.turned_away > 0 && !closing {
+        let mut target = if lends && !closing && !idle { situation.target() } else { 0 };
+        if lends && bucket.turned_away > 0 && !closing {
             target = target.max(bucket.cost); // somebody who could not wait will be back
         }
         let want = target.saturating_sub(look.hold);
         let cadence = situation.cadence(terms.cadence, self.road.round_trip());
         let cadence = Micros((cadence.0 as f64 * self.stretch * (1.0 + 0.1 * self.rng.f64())) as u64);
         bucket.next_at = now.plus(cadence);
+        bucket.told_at = now;
+        bucket.revised = false;
         bucket.seq += 1;
         bucket.activity = 0;
         bucket.turned_away = 0;
-        let (debt, outage) = (bucket.cell.debt(), bucket.cell.outage());
+        let (debt, outage, used) = (bucket.debt(look.hold), bucket.outage(), bucket.used(look.hold));
+        // What an instance gives itself is debt, and nothing of the authority's.
+        let hold = if bucket.mode == Mode::Buffered { 0 } else { look.hold };
+        // A message that tells nothing belongs to whichever window it meets.
+        let tells = used != 0 || hold > 0 || debt > bucket.debt_acked || outage > bucket.outage_acked;
+        let window = if tells { bucket.window } else { Micros::ZERO };
         // Until the last of the waiters gives up, or until we would ask again anyway.
         let last = waiting.iter().map(|w| w.deadline).max().unwrap_or(Micros::MAX);
         let dead = last.min(now.plus(self.settings.response_timeout));
@@ -188,8 +194,8 @@ impl Engine {
             seq: bucket.seq,
             born: bucket.born,
             not_after: self.road.there(dead).unwrap_or(Micros::ZERO),
-            used: bucket.used(look.hold),
-            hold: look.hold,
+            used,
+            hold,
             age: bucket.age(now),
             need: hint,
             want,
@@ -198,15 +204,20 @@ impl Engine {
             demand: if closing || idle { 1 } else { ((bucket.demand.per_second() * 1_000.0) as u64).clamp(1, 1 << 40) },
             debt: Total { sum: debt, acked: bucket.debt_acked },
             outage: Total { sum: outage, acked: bucket.outage_acked },
+            window,
+            fresh: bucket.fresh,
             ..Engine::blank_of(&self.settings, &terms)
         };
         let asked = Asked::Bucket { index, epoch: bucket.epoch, seq: bucket.seq };
         let open = super::bucket::Open {
+            epoch: bucket.epoch,
             seq: bucket.seq,
             sent_at: now,
+            window,
+            edition: bucket.edition,
             need,
             want,
-            hold: look.hold,
+            hold,
             debt,
             outage,
             refunded: bucket.refunded,
@@ -256,7 +267,7 @@ impl Engine {
 
     pub(super) fn tag_of(&self, index: u32) -> u16 {
         let Some(bucket) = self.buckets.get(index as usize).and_then(Option::as_deref) else { return 0 };
-        let Some(terms) = self.settings.rules.get(bucket.cell.rule() as usize) else { return 0 };
+        let Some(terms) = self.rules.terms(bucket.cell.rule()) else { return 0 };
         self.settings.keys.tag(terms.kind(), terms.name, bucket.cell.key_bytes())
     }
 

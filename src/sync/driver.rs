@@ -19,6 +19,7 @@ use crate::{
     error::{Error, ErrorKind},
     local::{Bell, Cell, Tier},
     observe::{Event, Link, Observer},
+    rule::Terms,
     store::Store,
     time::Micros,
 };
@@ -169,6 +170,15 @@ impl Driver {
     /// Gives tokens back.
     pub(crate) fn refund(&self, cell: &Arc<Cell>, tokens: u64) {
         self.offer(Input::Refund { cell: cell.clone(), tokens });
+    }
+
+    /// Goes by these rules from now on, by number; `None`: no such rule (any more). A number never changes its
+    /// name or algorithm, and new rules come after all that there ever were. A rule that is removed answers who
+    /// waits with [`ErrorKind::UnknownRule`] and gives back what it holds.
+    ///
+    /// The engine changes over between two turns, as a whole; what checks read is the caller's to replace.
+    pub(crate) fn replace_rules(&self, rules: Vec<Option<Terms>>) {
+        self.offer(Input::Rules(rules));
     }
 
     /// How well the store answers.

@@ -26,6 +26,8 @@ pub(super) struct Road {
     round_trip: f64,
     /// The authority's clock less ours, never too small: taken from the time before the question left.
     ahead: Option<i64>,
+    /// The same, never too large: taken from the time when the answer was here.
+    ahead_at_least: Option<i64>,
 }
 
 impl Road {
@@ -58,6 +60,7 @@ impl Road {
         self.round_trip = if self.round_trip == 0.0 { trip } else { self.round_trip + (trip - self.round_trip) / 8.0 };
         if there != Micros::ZERO {
             self.ahead = Some((there.0 as i64).saturating_sub(sent.0 as i64));
+            self.ahead_at_least = Some((there.0 as i64).saturating_sub(now.0 as i64));
         }
         self.failures = 0;
         self.pause = Micros::ZERO;
@@ -84,7 +87,12 @@ impl Road {
 
     /// What the authority's clock will show at our time `at`, never too early; `None` when unknown.
     pub(super) fn there(&self, at: Micros) -> Option<Micros> {
-        self.ahead.map(|ahead| Micros(u64::try_from((at.0 as i64).saturating_add(ahead)).unwrap_or(0)))
+        self.ahead.map(|ahead| shifted(at, ahead))
+    }
+
+    /// What the authority's clock shows at our time `at`, never too late; `None` when unknown.
+    pub(super) fn there_at_least(&self, at: Micros) -> Option<Micros> {
+        self.ahead_at_least.map(|ahead| shifted(at, ahead))
     }
 
     fn turn(&mut self, state: Link, cause: Option<ErrorKind>) -> Option<Event> {
@@ -93,6 +101,10 @@ impl Road {
         self.state = state;
         changed.then_some(Event::Link { now: state, cause })
     }
+}
+
+fn shifted(at: Micros, by: i64) -> Micros {
+    Micros(u64::try_from((at.0 as i64).saturating_add(by)).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -137,5 +149,6 @@ mod tests {
         assert_eq!(road.there(at(1)), None);
         road.answered(at(100), at(104), at(1_002));
         assert_eq!(road.there(at(104)), Some(at(1_006)), "in truth between 1,002 and 1,006");
+        assert_eq!(road.there_at_least(at(104)), Some(at(1_002)));
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     error::Error,
     local::Cell,
     observe::Event,
+    rule::Terms,
     store::{Answers, Batch, Beat},
     time::Micros,
 };
@@ -55,6 +56,8 @@ pub(crate) enum Input {
     },
     /// A heartbeat was answered, or was not.
     Beaten(Result<Beat, Error>),
+    /// These rules, by number, take the place of the old ones; `None`: no such rule (any more).
+    Rules(Vec<Option<Terms>>),
     /// Give everything back and stop; by then at the latest.
     Close(Micros),
 }

@@ -1,11 +1,15 @@
 //! The engine between the local tier and the store: all logic in `turn`, all I/O in `driver`.
 
+mod ahead;
 mod answers;
 mod bucket;
 mod dispatch;
 mod driver;
+mod edges;
 mod link;
 mod message;
+mod rules;
+mod taken;
 mod turn;
 mod visit;
 mod waiter;

@@ -8,6 +8,7 @@ use super::{
     dispatch::{Asked, Flight, Load, Queue},
     link::Road,
     message::{Effect, Input},
+    rules::Rules,
     waiter::{Answer, Waiter},
     window::Window,
 };
@@ -59,6 +60,8 @@ pub(crate) struct Tally {
     pub(crate) wasted: u64,
     pub(crate) bucket_errors: u64,
     pub(crate) states_lost: u64,
+    /// Tokens spent without a grant in a fixed window that ended before the authority could be told.
+    pub(crate) expired: u64,
     pub(crate) hold: u64,
 }
 
@@ -89,6 +92,7 @@ pub(super) enum Timer {
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(super) settings: Settings,
+    pub(super) rules: Rules,
     pub(super) tier: Arc<Tier>,
     pub(super) buckets: Vec<Option<Box<Bucket>>>,
     pub(super) vacant: Vec<u32>,
@@ -130,8 +134,10 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(settings: Settings, tier: Arc<Tier>, now: Micros) -> Engine {
+    pub(crate) fn new(mut settings: Settings, tier: Arc<Tier>, now: Micros) -> Engine {
+        let rules = Rules::new(std::mem::take(&mut settings.rules));
         Engine {
+            rules,
             tier,
             buckets: Vec::new(),
             vacant: Vec::new(),
@@ -179,6 +185,7 @@ impl Engine {
             Input::Refund { cell, tokens } => self.refund(&cell, tokens, now),
             Input::Answered { id, result } => self.answered(id, result, now, effects),
             Input::Beaten(result) => self.beaten(result, now, effects),
+            Input::Rules(rules) => self.replace_rules(rules, now),
             Input::Close(deadline) => self.close(deadline, now),
         }
         self.current = None;
@@ -278,7 +285,7 @@ impl Engine {
             peek.waiter.answer(Answer::Failed(kind));
             return;
         }
-        let Some(terms) = self.settings.rules.get(rule as usize) else { return };
+        let Some(terms) = self.rules.terms(rule) else { return };
         let (tag, name) = self.settings.keys.bucket(terms.kind(), terms.name, key, digest);
         peek.name = name;
         let id = self.new_id();
@@ -292,9 +299,9 @@ impl Engine {
         if let Some(bucket) = self.buckets[index as usize].as_deref_mut() {
             bucket.look(now);
             // What was never taken here cannot come back.
-            let tokens = tokens.min(bucket.taken);
-            bucket.taken -= tokens;
-            bucket.refunded = bucket.refunded.saturating_add(tokens);
+            let (tokens, since) = bucket.taken.refund(tokens);
+            let there = Engine::fresh(&self.road, bucket, since);
+            bucket.give_in(tokens, there);
         }
         self.visit(index, now);
     }
@@ -305,10 +312,11 @@ impl Engine {
             self.current = Some(index);
             return self.buckets.get(index as usize).is_some_and(Option::is_some).then_some(index);
         }
-        if cell.is_closed() || self.settings.rules.get(cell.rule() as usize).is_none() {
+        if cell.is_closed() || !self.rules.serves(cell.rule()) {
             return None;
         }
-        let bucket = Box::new(Bucket::new(cell.clone(), self.new_epoch(), now));
+        let rule = self.rules.get(cell.rule())?;
+        let bucket = Box::new(Bucket::new(cell.clone(), &rule, self.new_epoch(), now));
         let index = match self.vacant.pop() {
             Some(index) => {
                 self.buckets[index as usize] = Some(bucket);
@@ -321,6 +329,7 @@ impl Engine {
         };
         cell.set_engine_slot(Some(index));
         self.current = Some(index);
+        self.begin(index, &rule.terms, now);
         Some(index)
     }
 

@@ -26,6 +26,8 @@ pub(crate) enum Answer {
         remaining: u64,
         /// Whether the authority itself gave them.
         by_authority: bool,
+        /// How long to wait before going on; zero but for queues.
+        delay: Micros,
     },
     /// Not enough tokens.
     Denied {
@@ -43,6 +45,8 @@ pub(crate) enum Answer {
         /// Until there are as many as was asked for; zero when there are.
         wait: Micros,
     },
+    /// What was ordered is done.
+    Done,
     /// The store failed, in this way.
     Failed(ErrorKind),
     /// The deadline passed first.
@@ -166,7 +170,7 @@ impl Drop for Ticket {
 mod tests {
     use super::*;
 
-    const YES: Answer = Answer::Given { remaining: 3, by_authority: true };
+    const YES: Answer = Answer::Given { remaining: 3, by_authority: true, delay: Micros::ZERO };
 
     #[test]
     fn a_thread_is_woken_by_the_answer() {

@@ -2,9 +2,7 @@
 //!
 //! It never hands anything back: what an ended lease had counts as spent, from its own end on.
 
-#[cfg(test)]
-use super::Fault;
-use super::{Book, Header, LOOK_EVERY, NEVER, RECORD_KEPT, SUM_MAX};
+use super::{Book, Fault, Header, LOOK_EVERY, Meter, NEVER, RECORD_KEPT, SUM_MAX};
 use crate::{lease::message::Sync, time::Micros};
 
 /// Where one piece ends and the next begins.
@@ -22,6 +20,9 @@ impl Book {
     /// its record less what it now reports as used, and not with its hold: that leaves out what
     /// a lost reply granted, and settling is about to hand back.
     pub(super) fn refill(&mut self, head: &mut Header, sender: Option<&Sync>, now: Micros) {
+        if let Meter::Window(_) = head.meter {
+            return self.pass(head, now);
+        }
         let look = head.earliest <= now;
         let mut cuts: Vec<(Micros, Cut)> = Vec::new(); // does not allocate while empty
         if look {
@@ -34,9 +35,8 @@ impl Book {
             let record = &self.records[place];
             let last_spent = now.minus(s.age);
             let counts = record.live() && record.epoch == s.epoch && record.end > last_spent;
-            counts.then(|| (place, last_spent.max(head.bucket.at), s.used - record.used))
+            counts.then(|| (place, last_spent.max(head.at()), s.used - record.used))
         });
-        #[cfg(test)]
         let mine = match (mine, sender) {
             (Some((place, at, _)), Some(s)) if self.has(Fault::HoldCap) => {
                 Some((place, at, self.records[place].out as i64 - s.hold as i64))
@@ -44,7 +44,6 @@ impl Book {
             _ => mine,
         };
 
-        #[cfg(test)]
         if self.has(Fault::DropFirst) {
             for (_, cut) in cuts.drain(..) {
                 if let Cut::End(i) = cut {
@@ -89,14 +88,14 @@ impl Book {
 
     /// One piece, in which what is out is out, less what of it is known to be spent.
     fn piece(&self, head: &mut Header, spent: i64, until: Micros) {
-        let cap = head.numbers.burst as i64 - (head.out as i64 - spent);
-        #[cfg(test)]
-        let cap = if self.has(Fault::NoCap) { head.numbers.burst as i64 } else { cap };
-        head.bucket.refill(head.numbers.rate, cap, until);
+        let cap = if self.has(Fault::NoCap) { head.cap() } else { head.cap() - (head.out as i64 - spent) };
+        if let Meter::Bucket(bucket) = &mut head.meter {
+            bucket.refill(head.numbers.rate, cap, until);
+        }
     }
 
     /// Forgets records that are long over, and sums up the others anew.
-    fn rebuild(&mut self, head: &mut Header, now: Micros) {
+    pub(super) fn rebuild(&mut self, head: &mut Header, now: Micros) {
         self.records.retain(|r| r.live() || r.end.plus(RECORD_KEPT) >= now);
         (head.out, head.demand) = (0, 0);
         (head.earliest, head.latest) = (NEVER, Micros::ZERO);

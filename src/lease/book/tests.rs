@@ -2,11 +2,15 @@
 
 use super::*;
 use crate::{
-    lease::message::{Act, Need},
+    algorithm::{Algorithm, TokenBucket, Window},
+    lease::message::{Act, Need, Numbers, Total},
     rate::Rate,
 };
 
 mod adversary;
+mod blocks;
+mod queues;
+mod windows;
 
 const SECOND: u64 = 1_000_000;
 /// When these tests begin.
@@ -52,8 +56,15 @@ fn at(at: u64) -> Micros {
     Micros(START + at)
 }
 
+fn bucket(head: &Header) -> TokenBucket {
+    match head.meter {
+        Meter::Bucket(bucket) => bucket,
+        Meter::Window(_) => panic!("a window"),
+    }
+}
+
 fn tokens(book: &Book) -> i64 {
-    book.header().expect("a bucket").bucket.tokens
+    bucket(book.header().expect("a bucket")).tokens
 }
 
 fn out(book: &Book) -> u64 {
@@ -390,7 +401,7 @@ fn of_equal_revisions_each_counts_by_its_own_numbers() {
     let other = Sync { numbers: numbers(3, 7 * SECOND, 20), ..hello() };
     let reply = book.apply(&Sync { seq: 3, ..other }, at(SECOND / 2));
     assert_eq!((reply.numbers, reply.free), (None, 0));
-    assert_eq!(book.header().map(|h| h.bucket.rem), Some(7 * SECOND / 2));
+    assert_eq!(book.header().map(|h| bucket(h).rem), Some(7 * SECOND / 2));
     book.apply(&Sync { seq: 4, ..other }, at(SECOND / 2 + 70 * SECOND));
     assert_eq!(tokens(&book), 20);
 }
@@ -411,8 +422,17 @@ fn at_the_cap_a_fraction_goes_too() {
     book.apply(&Sync { seq: 2, used: 0, ..hello() }, at(3 * SECOND / 2));
     book.apply(&Sync { seq: 3, used: -1, ..hello() }, at(3 * SECOND / 2));
     let head = book.header().expect("a bucket");
-    assert_eq!((head.bucket.tokens, head.bucket.rem), (10, 0));
+    assert_eq!((bucket(head).tokens, bucket(head).rem), (10, 0));
 }
+
+const ALL: [Algorithm; 6] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyMeter,
+    Algorithm::LeakyQueue,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
 
 #[test]
 fn absurd_fields_neither_panic_nor_give() {
@@ -423,8 +443,9 @@ fn absurd_fields_neither_panic_nor_give() {
         let z = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> (z % 64)
     };
-    for _ in 0..300 {
+    for round in 0..900 {
         let mut book = Book::default();
+        let algorithm = ALL[round % ALL.len()];
         for seq in 1..40 {
             let sync = Sync {
                 generation: any(),
@@ -432,6 +453,9 @@ fn absurd_fields_neither_panic_nor_give() {
                 numbers: Numbers {
                     revision: any() as u32,
                     burst: any(),
+                    algorithm,
+                    window: Micros(any()),
+                    offset: Micros(any()),
                     ..numbers(1 + any() % 1_000, 1 + any() % SECOND, 1)
                 },
                 instance: InstanceId(any() % 4),
@@ -449,14 +473,25 @@ fn absurd_fields_neither_panic_nor_give() {
                 debt: Total { sum: any(), acked: any() },
                 outage: Total { sum: any(), acked: any() },
                 lost: if any() % 2 == 0 { Lost::Empty } else { Lost::Full },
-                window: Micros::ZERO,
-                fresh: Micros::ZERO,
-                act: if any() % 4 == 0 { Act::Peek } else { Act::Sync },
+                window: Micros(any()),
+                fresh: Micros(any()),
+                act: match any() % 16 {
+                    0..4 => Act::Peek,
+                    4 => Act::Clear,
+                    5 => Act::Block(Micros(any())),
+                    _ => Act::Sync,
+                },
             };
-            book.apply(&sync, Micros(any()));
-            if let Some(head) = book.header() {
-                assert!(head.bucket.tokens <= head.numbers.burst.saturating_sub(head.out) as i64);
-                assert!(head.bucket.rem < head.numbers.rate.period());
+            let reply = book.apply(&sync, Micros(any()));
+            assert!(reply.given == 0 || !reply.blocked);
+            let Some(head) = book.header() else { continue };
+            match &head.meter {
+                Meter::Bucket(bucket) => {
+                    assert!(bucket.tokens <= head.numbers.burst.saturating_sub(head.out) as i64);
+                    assert!(bucket.rem < head.numbers.rate.period());
+                }
+                Meter::Window(_) if reply.grant > 0 => assert!(head.free() >= 0),
+                Meter::Window(_) => {}
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    lease::{Act, Book, Header, InstanceId, Lost, Need, Numbers, Outcome, Record, Sync, Total, bounded},
+    lease::{Act, Book, Header, InstanceId, Lost, Meter, Need, Numbers, Outcome, Record, Sync, Total, bounded},
     rate::Rate,
     store::redis::wire::{Doubles, pack, unpack},
 };
@@ -73,7 +73,8 @@ fn header(bytes: &[u8]) -> Header {
     let rate = d.rate().expect("a rate");
     let numbers = Numbers::bucket(revision, rate, d.whole().expect("a burst"));
     let bucket = crate::algorithm::TokenBucket { tokens, rem, at };
-    Header { bucket, out, demand, earliest, latest, generation, policy_done, numbers }
+    let (meter, blocked) = (Meter::Bucket(bucket), Micros::ZERO);
+    Header { meter, out, demand, earliest, latest, generation, policy_done, blocked, numbers }
 }
 
 fn record(field: &[u8], bytes: &[u8]) -> Record {
