@@ -20,7 +20,7 @@ use std::{
     sync::PoisonError,
 };
 
-#[cfg(any(test, feature = "sim"))]
+#[cfg(feature = "sim")]
 mod probe;
 
 #[cfg(feature = "sim")]

@@ -64,6 +64,8 @@ pub(super) struct Late {
     pub(super) key: u32,
     pub(super) cost: u64,
     pub(super) by_authority: bool,
+    /// How long it waits before it goes on.
+    pub(super) delay: Micros,
 }
 
 /// What happens to an instance.
@@ -160,6 +162,12 @@ impl Node {
             Local::Allowed { .. } => return First::Admitted,
             Local::Denied { .. } => place.denied += cost,
             Local::Saturated => place.failed += cost,
+            Local::Cold(cell)
+                if terms.mode == Mode::Buffered
+                    && cell.take_first(cost, terms.ahead(self.engine.members().unwrap_or(1))) =>
+            {
+                return First::Admitted;
+            }
             Local::Cold(cell) if ask.waits => self.ask(ask, cell, place),
             Local::Cold(cell) => {
                 if self.engine.link() == Link::Down || cell.trouble().is_some() {
@@ -244,9 +252,11 @@ impl Node {
             };
             let Waiting { rule, key, cost, cell, asked_at, .. } = waiting;
             match answer {
-                Answer::Given { by_authority, .. } => admitted.push(Late { rule, key, cost, by_authority }),
+                Answer::Given { by_authority, delay, .. } => {
+                    admitted.push(Late { rule, key, cost, by_authority, delay });
+                }
                 Answer::Denied { .. } => places.denied += cost,
-                Answer::Failed(ErrorKind::ShutDown) | Answer::Seen { .. } => places.failed += cost,
+                Answer::Failed(ErrorKind::ShutDown) | Answer::Seen { .. } | Answer::Done => places.failed += cost,
                 Answer::Failed(_) | Answer::Late => self.without_authority(&terms[rule], rule, &cell, cost, places),
                 Answer::Closed => {
                     let name = Key::stored(cell.key_bytes(), cell.is_digest());

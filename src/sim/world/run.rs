@@ -160,6 +160,7 @@ impl<'w> Run<'w> {
             Vec::new()
         };
         let audit = plan.audits.then(|| Audit::new(&terms[0].numbers)); // `build` has seen that there is a rule
+        store.plant(plan.planted.and_then(Planted::of_the_book));
         let mut run = Run {
             plan,
             terms,
@@ -329,7 +330,7 @@ impl<'w> Run<'w> {
         let next = slot.node.wake;
         slot.node.collect(self.terms, &mut slot.place, &mut self.answered);
         for late in self.answered.drain(..) {
-            let at = if late.by_authority { acted } else { now };
+            let at = if late.by_authority { acted } else { now }.plus(late.delay);
             let key = late.rule as u32 * self.keys.len() as u32 + late.key;
             slot.place.admitted += late.cost;
             self.trace.push(Admitted { at, key, who: slot.node.born, cost: late.cost });
@@ -538,7 +539,7 @@ impl<'w> Run<'w> {
                 *last = (sync.epoch.max(last.0), last.1.max(sync.seq) + 1);
                 (sync.epoch, sync.seq) = *last;
             }
-            Some(Planted::TakesLateAnswers) | None => {}
+            _ => {}
         }
     }
 
@@ -646,8 +647,7 @@ impl<'w> Run<'w> {
         for key in 0..self.names.len() {
             let terms = self.rule_of(key);
             if terms.mode == Mode::Buffered {
-                let members = if self.plan.told { self.plan.instances as u32 } else { 1 };
-                self.concede(now, key, terms.ahead(members));
+                self.concede(now, key, terms.ahead(1));
             }
             if let Cold::Credit(tokens) = terms.cold {
                 let lives = span.0 / terms.lease_ttl.0.max(1) + 1;

@@ -1,7 +1,11 @@
 //! What a simulated world needs of the embedded store: its time, its books, and a state to fall back to.
 
 use super::{Book, MemoryStore};
-use crate::{key::BucketName, lease::InstanceId, time::Micros};
+use crate::{
+    key::BucketName,
+    lease::{InstanceId, Meter},
+    time::Micros,
+};
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
@@ -19,7 +23,7 @@ pub(crate) struct Saved {
 /// What a book says of its bucket as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// What nobody has; below zero where more was spent than there was.
+    /// What nobody has; below zero where more was spent than there was, and for a queue whose next place is taken.
     pub(crate) free: i64,
     /// The part of the next token, in units of 1 / period.
     pub(crate) part: u64,
@@ -58,6 +62,10 @@ impl MemoryStore {
     pub(crate) fn sums(&self, name: &BucketName) -> Option<Sums> {
         let book = self.0.books.get(name)?;
         let head = book.header()?;
-        Some(Sums { free: head.bucket.tokens, part: head.bucket.rem, out: head.out })
+        let (free, part) = match &head.meter {
+            Meter::Bucket(bucket) => (bucket.tokens, bucket.rem),
+            Meter::Window(_) => (head.free(), 0),
+        };
+        Some(Sums { free, part, out: head.out })
     }
 }
