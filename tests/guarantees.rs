@@ -18,3 +18,5 @@ mod seeds;
 mod usage;
 #[path = "guarantees/worlds.rs"]
 mod worlds;
+#[path = "guarantees/survey.rs"]
+mod survey;

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Seeds for each algorithm in each mode.
-const EACH: u64 = 600;
+const EACH: u64 = 300;
 
 #[test]
 fn no_fault_of_the_network_and_no_crash_breaks_the_bound() {

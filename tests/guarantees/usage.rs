@@ -14,6 +14,11 @@ use tollgate::{
 fn roomy(kind: Kind, mode: Mode, rate: u64) -> Rule {
     let rule = match kind {
         Kind::TokenBucket => Rule::token_bucket(rate, SECOND).burst(rate / 10),
+        Kind::LeakyBucket => Rule::leaky_bucket(rate, SECOND).burst(rate / 10),
+        Kind::LeakyQueue => Rule::leaky_queue(rate, SECOND).burst(rate / 10),
+        Kind::FixedWindow => Rule::fixed_window(rate, SECOND),
+        Kind::SlidingLog => Rule::sliding_log(rate, SECOND),
+        Kind::SlidingCounter => Rule::sliding_counter(rate, SECOND),
     };
     rule.mode(mode)
 }

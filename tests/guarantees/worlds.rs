@@ -14,18 +14,49 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     TokenBucket,
+    LeakyBucket,
+    LeakyQueue,
+    FixedWindow,
+    SlidingLog,
+    SlidingCounter,
 }
 
 /// Every algorithm in every mode that makes sense over several instances.
-pub(crate) const SHARED: &[(Kind, Mode)] = &[(Kind::TokenBucket, Mode::Leased), (Kind::TokenBucket, Mode::Exact)];
+pub(crate) const SHARED: &[(Kind, Mode)] = &[
+    (Kind::TokenBucket, Mode::Leased),
+    (Kind::TokenBucket, Mode::Exact),
+    (Kind::TokenBucket, Mode::Buffered),
+    (Kind::LeakyBucket, Mode::Leased),
+    (Kind::LeakyBucket, Mode::Exact),
+    (Kind::LeakyBucket, Mode::Buffered),
+    (Kind::LeakyQueue, Mode::Exact),
+    (Kind::FixedWindow, Mode::Leased),
+    (Kind::FixedWindow, Mode::Exact),
+    (Kind::FixedWindow, Mode::Buffered),
+    (Kind::SlidingLog, Mode::Leased),
+    (Kind::SlidingLog, Mode::Exact),
+    (Kind::SlidingLog, Mode::Buffered),
+    (Kind::SlidingCounter, Mode::Leased),
+    (Kind::SlidingCounter, Mode::Exact),
+    (Kind::SlidingCounter, Mode::Buffered),
+];
 
 /// A rule of this kind, its demand in tokens a second, and the largest cost that it ever admits.
 pub(crate) fn rule(kind: Kind, mode: Mode, rng: &mut Rng) -> (Rule, f64, u64) {
     let rate = rng.choice([20, 100, 2_000]).unwrap_or(20);
     let burst = rng.choice([1, 5, 50, 500]).unwrap_or(5);
-    let rule = match kind {
-        Kind::TokenBucket => Rule::token_bucket(rate, SECOND).burst(burst),
+    let window = rng.choice([50 * MS, 300 * MS, SECOND]).unwrap_or(SECOND);
+    // A window of any length that lets as much pass as the rate does.
+    let limit = ((rate as f64 * window.as_secs_f64()) as u64).max(burst.min(5));
+    let (rule, rate, burst) = match kind {
+        Kind::TokenBucket => (Rule::token_bucket(rate, SECOND).burst(burst), rate, burst),
+        Kind::LeakyBucket => (Rule::leaky_bucket(rate, SECOND).burst(burst), rate, burst),
+        Kind::LeakyQueue => (Rule::leaky_queue(rate, SECOND).burst(burst), rate, burst),
+        Kind::FixedWindow => (Rule::fixed_window(limit, window), rate, limit),
+        Kind::SlidingLog => (Rule::sliding_log(limit, window), rate, limit),
+        Kind::SlidingCounter => (Rule::sliding_counter(limit, window), rate, limit),
     };
+    let rule = if mode == Mode::Buffered && rng.bool() { rule.delta_max(rng.u64(1..=burst)) } else { rule };
     let outage = rng.choice([Outage::Deny, Outage::Share, Outage::Allow]).unwrap_or(Outage::Deny);
     let rule = rule.mode(mode).outage(outage).lease_ttl(500 * MS).horizon(50 * MS);
     (rule, rate as f64, burst)
@@ -49,6 +80,7 @@ pub(crate) fn hostile(seed: u64, kind: Kind, mode: Mode) -> Builder {
         .network(network)
         .faults(faults)
         .span(3 * SECOND)
+        .start(Duration::from_micros(rng.u64(0..2_000_000)))
         .seed(seed)
 }
 
