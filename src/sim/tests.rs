@@ -22,6 +22,8 @@ use std::{
     time::Duration,
 };
 
+mod modes;
+
 const TICK: Micros = Micros(100);
 
 struct Silent;
