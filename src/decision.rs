@@ -15,12 +15,20 @@ pub enum Source {
     Authority,
     /// The outage policy, because the authority could not be asked.
     Outage,
+    /// The rule itself: it denies all, is unlimited, or has the key on its deny or allow list. Nobody was asked.
+    Rule,
+    /// A rule in [shadow](crate::Rule::shadow) mode: it would have refused, and let the request pass.
+    Shadow,
 }
 
 /// Yes, not now, or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verdict {
     Allowed,
+    /// Allowed, since the rule only shadows: it would have been denied.
+    WouldDeny,
+    /// The same, and it would have been never.
+    WouldNever,
     Denied,
     Never,
 }
@@ -49,16 +57,18 @@ impl Decision {
     #[inline]
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        matches!(self.verdict, Verdict::Allowed)
+        matches!(self.verdict, Verdict::Allowed | Verdict::WouldDeny | Verdict::WouldNever)
     }
 
-    /// Whether the cost is above the burst, so that no amount of waiting will help.
+    /// Whether no amount of waiting will help: the cost is above the burst, or the rule or its deny list refuses
+    /// whatever comes.
     #[must_use]
     pub const fn is_never(&self) -> bool {
         matches!(self.verdict, Verdict::Never)
     }
 
-    /// The rule's burst: the most that can be had at once.
+    /// The rule's burst: the most that can be had at once. 0 where the rule refuses whatever comes, `u64::MAX` where
+    /// it lets everything pass.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
@@ -104,10 +114,35 @@ impl Decision {
     /// Who decided.
     #[must_use]
     pub const fn source(&self) -> Source {
-        self.source
+        match self.verdict {
+            Verdict::WouldDeny | Verdict::WouldNever => Source::Shadow,
+            _ => self.source,
+        }
     }
 
-    /// The rule that said no.
+    /// The answer that this would be, were the rule not in [shadow](crate::Rule::shadow) mode: with its
+    /// [`source`](Decision::source) and [`retry_after`](Decision::retry_after). The decision itself where it makes no
+    /// difference.
+    pub const fn would_be(&self) -> Decision {
+        let verdict = match self.verdict {
+            Verdict::WouldDeny => Verdict::Denied,
+            Verdict::WouldNever => Verdict::Never,
+            said => said,
+        };
+        Decision { verdict, ..*self }
+    }
+
+    /// What a rule in shadow mode says instead.
+    pub(crate) const fn overlooked(self) -> Decision {
+        let verdict = match self.verdict {
+            Verdict::Denied => Verdict::WouldDeny,
+            Verdict::Never => Verdict::WouldNever,
+            said => said,
+        };
+        Decision { verdict, ..self }
+    }
+
+    /// The rule that said no, or [would have](Decision::would_be).
     #[must_use]
     pub const fn refused_by(&self) -> Option<&'static str> {
         self.refused_by

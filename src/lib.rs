@@ -93,13 +93,15 @@ pub use algorithm::Algorithm;
 pub use clock::Clock;
 pub use decision::{Decision, Source};
 pub use error::{Error, ErrorKind};
-pub use gate::{Builder, RuleSnapshot, Snapshot, Tollgate};
+#[cfg(feature = "watch")]
+pub use gate::RulesWatch;
+pub use gate::{Builder, Replaced, RuleSnapshot, Snapshot, Tollgate};
 pub use key::{KEY_BYTES_MAX, LongKeys};
 pub use lease::Lost;
 pub use limiter::{Bound, KeyHandle, Limiter, Saturated, Scope};
 pub use observe::{Event, Link, Observer};
 pub use rate::{PERIOD_MAX, RATE_PER_SECOND_MAX, Rate, RateError};
-pub use rule::{Cold, Mode, Outage, Rule};
+pub use rule::{Cold, Mode, Outage, Rule, Rules};
 pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisStore, RedisStoreBuilder};

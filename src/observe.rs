@@ -49,6 +49,20 @@ pub enum Event {
         /// The cap.
         keys_max: usize,
     },
+    /// The gate's rules were replaced, all at once.
+    RulesReplaced {
+        /// Rules that are new.
+        added: Vec<&'static str>,
+        /// Rules that are different now.
+        changed: Vec<&'static str>,
+        /// Rules that are gone: their limiters let everything pass.
+        removed: Vec<&'static str>,
+    },
+    /// Rules that should have replaced the gate's were wrong, or could not be read. Nothing has changed.
+    RulesRefused {
+        /// What is wrong, and where.
+        message: String,
+    },
     /// Something that works but is probably not meant.
     Warning {
         /// What, in a sentence.

@@ -90,10 +90,12 @@ impl Alone {
         Verdict::Allowed { remaining: free - cost, delay }
     }
 
-    /// Gives back what was taken no earlier than `fresh`, as far as it still counts.
+    /// Gives back what was taken no earlier than `fresh`, as far as it still counts. Of a queue nothing: those behind
+    /// it have their times to leave already.
     pub(crate) fn give_back(&mut self, limit: &Limit, tokens: u64, fresh: Micros, now: Micros) {
         self.advance(limit, now);
         match self {
+            Alone::Bucket(_) if limit.algorithm == Algorithm::LeakyQueue => {}
             Alone::Bucket(bucket) => {
                 bucket.tokens = bucket.tokens.saturating_add_unsigned(tokens);
                 bucket.clip(limit.cap());

@@ -6,6 +6,8 @@ use crate::time::Micros;
 
 /// A log keeps a length in so many slots: events of one slot are one entry.
 const SLOTS: u64 = 1_024;
+/// No time is rounded up past this: up to here a double is exact.
+const EXACT_MAX: u64 = 1 << 53;
 
 /// The length of windows, and where they begin. Never of length zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +63,11 @@ impl Frame {
         let step = self.length.div_ceil(SLOTS);
         match at.0 % step {
             0 => at,
-            over => at.plus(Micros(step - over)),
+            over if at.0 < EXACT_MAX => {
+                let noted = at.plus(Micros(step - over));
+                if noted.0 < EXACT_MAX { noted } else { Micros(EXACT_MAX) }
+            }
+            _ => at,
         }
     }
 }

@@ -48,10 +48,10 @@ impl SlidingLog {
         }
         self.sum += tokens;
         // Most often at the end: what ended in the past is the exception.
-        let place = self.entries.iter().rposition(|e| e.0 < when).map_or(0, |before| before + 1);
-        match self.entries.get_mut(place) {
+        let before = self.entries.iter().rposition(|e| e.0 <= when);
+        match before.and_then(|place| self.entries.get_mut(place)) {
             Some((there, weight)) if *there == when => *weight += tokens,
-            _ => self.entries.insert(place, (when, tokens)),
+            _ => self.entries.insert(before.map_or(0, |place| place + 1), (when, tokens)),
         }
         while self.entries.len() > ENTRIES_MAX {
             if let (Some((_, oldest)), Some((_, next))) = (self.entries.pop_front(), self.entries.front_mut()) {

@@ -1,21 +1,23 @@
 //! The builder: collects settings, checks them all in `build`, and assembles the products.
 
-use super::handle::{Inner, Tollgate};
+use super::{
+    assemble::{self, Parts, Roll},
+    handle::Tollgate,
+};
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
     hash,
     key::{KeySpace, LongKeys},
     lease::{EXACT_MAX, InstanceId},
-    limiter::{Alarm, Limiter, Saturated, Setup, Tallies, Way},
-    local::{Governed, Quota},
+    limiter::{Alarm, Common, Saturated, Tallies},
+    local::Governed,
     observe::{Event, Observer},
-    rule::{Mode, Rule, Terms},
+    rule::{Rule, Rules},
     store::{MemoryStore, Store},
     sync::{Driver, Settings},
-    time::Micros,
 };
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// How long a gate waits for its last messages in `shutdown`.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -30,7 +32,7 @@ const SYNCS_PER_SECOND_MAX: u32 = 20_000;
 #[must_use = "nothing is limited until the gate is built"]
 pub struct Builder {
     store: Option<Store>,
-    rules: Vec<(String, Rule)>,
+    rules: Rules,
     clock: Option<Clock>,
     observer: Arc<dyn Observer>,
     prefix: String,
@@ -47,7 +49,7 @@ impl Default for Builder {
     fn default() -> Builder {
         Builder {
             store: None,
-            rules: Vec::new(),
+            rules: Rules::new(),
             clock: None,
             observer: Arc::new(()),
             prefix: "tollgate".to_owned(),
@@ -72,7 +74,13 @@ impl Builder {
 
     /// Adds a rule under a name: 1 to 128 bytes without control characters, each name once.
     pub fn rule(mut self, name: impl Into<String>, rule: Rule) -> Builder {
-        self.rules.push((name.into(), rule));
+        self.rules = self.rules.rule(name, rule);
+        self
+    }
+
+    /// Adds all of these rules.
+    pub fn rules(mut self, rules: Rules) -> Builder {
+        self.rules = self.rules.and(rules);
         self
     }
 
@@ -181,21 +189,14 @@ impl Builder {
         if self.shutdown > Duration::from_secs(60) {
             return Err(config("shutdown_timeout: at most 60 s"));
         }
-        let mut terms: Vec<Terms> = Vec::new();
-        let mut names = HashMap::new();
-        for (name, rule) in &self.rules {
-            let checked = rule.check(name)?;
-            if names.insert(checked.name, terms.len()).is_some() {
-                return Err(config(&format!("rule {name:?}: name: there are two rules of this name")));
-            }
-            terms.push(checked);
-        }
-        let shared = terms.iter().find(|terms| terms.mode != Mode::Local);
-        if let (None, Some(rule)) = (&store, shared) {
-            let message = format!("rule {:?}: mode: build_local takes `Local` rules only", rule.name);
+        let plans = self.rules.plans()?;
+        let shared = plans.iter().find(|plan| assemble::is_shared(plan));
+        if let (None, Some(plan)) = (&store, shared) {
+            let message = format!("rule {:?}: mode: build_local takes `Local` rules only", plan.terms.name);
             return Err(config(&message));
         }
         let clock = self.clock.unwrap_or_else(Clock::system);
+        let mut roll = Roll::default();
         let driver = match store {
             Some(store) if shared.is_some() => {
                 if let Some(message) = store.warning() {
@@ -204,7 +205,7 @@ impl Builder {
                 let settings = Settings {
                     instance: InstanceId(hash::random().map_err(|e| config(&e))? % (EXACT_MAX - 1) + 1),
                     keys,
-                    rules: terms.clone(),
+                    rules: roll.enter(&plans)?.into_iter().flatten().collect(),
                     instances: self.instances,
                     syncs_per_second_max: self.syncs_per_second_max,
                     response_timeout: store.response_timeout().unwrap_or(RESPONSE_TIMEOUT).into(),
@@ -214,35 +215,19 @@ impl Builder {
             }
             _ => None,
         };
-        let governed = Arc::new(Governed::new(clock.clone(), self.keys_max));
-        let fallback = Arc::new(Governed::new(clock.clone(), self.keys_max));
-        let tallies = Arc::new(Tallies::default());
-        let alarm = Arc::new(Alarm::new(self.observer.clone(), self.keys_max));
-        let mut limiters = Vec::new();
-        for (index, terms) in terms.into_iter().enumerate() {
-            let way = match &driver {
-                Some(driver) if terms.mode != Mode::Local => {
-                    Way::Shared { driver: driver.clone(), fallback: fallback.clone() }
-                }
-                _ => {
-                    let quota = Quota::new(terms.numbers.rate, terms.numbers.burst)
-                        .map_err(|e| config(&format!("rule {:?}: rate: {e}", terms.name)))?;
-                    Way::Local { governed: governed.clone(), quota }
-                }
-            };
-            limiters.push(Limiter::new(Setup {
-                rule: u32::try_from(index).map_err(|_| config("too many rules"))?,
-                terms,
+        let parts = Parts {
+            common: Common {
                 long: self.long_keys,
                 saturated: self.saturated,
                 clock: clock.clone(),
-                way,
-                tallies: tallies.clone(),
-                alarm: alarm.clone(),
-            }));
-        }
-        let shutdown = Micros::from(self.shutdown);
-        Ok(Tollgate::new(Inner { limiters, names, driver, governed, tallies, clock, shutdown }))
+                tallies: Arc::new(Tallies::default()),
+                alarm: Arc::new(Alarm::new(self.observer, self.keys_max)),
+            },
+            driver,
+            governed: Arc::new(Governed::new(clock.clone(), self.keys_max)),
+            fallback: Arc::new(Governed::new(clock, self.keys_max)),
+        };
+        Tollgate::new(parts, roll, &self.rules, &plans, self.shutdown.into())
     }
 }
 

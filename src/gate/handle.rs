@@ -1,18 +1,21 @@
 //! `Tollgate`: the handle to one gate.
 
 use super::{
+    assemble::{Parts, Roll},
     builder::Builder,
+    replace::Desk,
     snapshot::{RuleSnapshot, Snapshot},
 };
 use crate::{
-    clock::Clock,
     error::{Error, ErrorKind},
-    limiter::{Limiter, Tallies},
-    local::Governed,
-    sync::Driver,
+    limiter::{Home, Limiter, Set},
+    rule::{Plan, Rules},
     time::Micros,
 };
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
 
 /// A set of limiters that share a store, an engine and a registry of keys: one instance.
 ///
@@ -20,17 +23,15 @@ use std::{collections::HashMap, fmt, sync::Arc};
 /// engine gives its leases back in the background; [`shutdown`](Tollgate::shutdown) does so and waits.
 #[derive(Clone)]
 pub struct Tollgate {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 pub(super) struct Inner {
-    pub(super) limiters: Vec<Limiter>,
-    pub(super) names: HashMap<&'static str, usize>,
-    /// `None` where all rules are `Local`.
-    pub(super) driver: Option<Driver>,
-    pub(super) governed: Arc<Governed>,
-    pub(super) tallies: Arc<Tallies>,
-    pub(super) clock: Clock,
+    pub(super) parts: Parts,
+    /// The rules as they are now.
+    pub(super) home: Arc<Home>,
+    /// What whoever replaces them has to know; one at a time.
+    pub(super) desk: Mutex<Desk>,
     pub(super) shutdown: Micros,
 }
 
@@ -40,8 +41,19 @@ impl Tollgate {
         Builder::default()
     }
 
-    pub(super) fn new(inner: Inner) -> Tollgate {
-        Tollgate { inner: Arc::new(inner) }
+    pub(super) fn new(
+        parts: Parts,
+        mut roll: Roll,
+        rules: &Rules,
+        plans: &[Plan],
+        shutdown: Micros,
+    ) -> Result<Tollgate, Error> {
+        let mut set = Set::default();
+        for plan in plans {
+            set.put(parts.setup(plan, &mut roll)?);
+        }
+        let inner = Inner { parts, home: Home::new(set), desk: Mutex::new(Desk::new(roll, rules)), shutdown };
+        Ok(Tollgate { inner: Arc::new(inner) })
     }
 
     /// The limiter of this rule.
@@ -49,11 +61,12 @@ impl Tollgate {
     /// # Errors
     /// [`ErrorKind::UnknownRule`] where no rule has the name; the message lists those there are.
     pub fn limiter(&self, name: &str) -> Result<Limiter, Error> {
-        let index = self.inner.names.get(name);
-        if let Some(limiter) = index.and_then(|index| self.inner.limiters.get(*index)) {
-            return Ok(limiter.clone());
+        let set = self.inner.home.set();
+        let place = set.live.get(name).copied();
+        if let Some((place, setup)) = place.and_then(|place| Some((place, set.at(place)?))) {
+            return Ok(Limiter::new(setup.clone(), self.inner.home.clone(), place));
         }
-        let known: Vec<_> = self.inner.limiters.iter().map(Limiter::name).collect();
+        let known: Vec<_> = set.rules().map(|(_, setup)| setup.terms.name).collect();
         let message = format!("no rule is called {name:?}; there are: {}", known.join(", "));
         Err(Error::new(ErrorKind::UnknownRule, message))
     }
@@ -61,8 +74,10 @@ impl Tollgate {
     /// How things are: counts, holds, link, bounds. Costs some loads; call it as often as you like.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let rules = self.inner.limiters.iter().map(|l| RuleSnapshot { name: l.name(), bound: l.bound() }).collect();
-        Snapshot::of(self.inner.driver.as_ref(), &self.inner.governed, &self.inner.tallies, rules)
+        let set = self.inner.home.set();
+        let rules = set.rules().map(|(_, s)| RuleSnapshot { name: s.terms.name, bound: s.bound() }).collect();
+        let Parts { common, driver, governed, .. } = &self.inner.parts;
+        Snapshot::of(driver.as_ref(), governed, &common.tallies, rules)
     }
 
     /// Gives the leases back, waits for messages under way, and stops the engine.
@@ -79,8 +94,8 @@ impl Tollgate {
     /// # Cancel safety
     /// The shutdown goes on when the call is dropped.
     pub async fn shutdown(&self) -> Result<(), Error> {
-        let Some(driver) = &self.inner.driver else { return Ok(()) };
-        let deadline = self.inner.clock.now().plus(self.inner.shutdown);
+        let Some(driver) = &self.inner.parts.driver else { return Ok(()) };
+        let deadline = self.inner.parts.common.clock.now().plus(self.inner.shutdown);
         driver.close(deadline).await;
         if driver.closed_clean() {
             return Ok(());
@@ -91,7 +106,11 @@ impl Tollgate {
 
 impl fmt::Debug for Tollgate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rules: Vec<_> = self.inner.limiters.iter().map(Limiter::name).collect();
-        f.debug_struct("Tollgate").field("rules", &rules).field("driver", &self.inner.driver).finish_non_exhaustive()
+        let set = self.inner.home.set();
+        let rules: Vec<_> = set.rules().map(|(_, setup)| setup.terms.name).collect();
+        f.debug_struct("Tollgate")
+            .field("rules", &rules)
+            .field("driver", &self.inner.parts.driver)
+            .finish_non_exhaustive()
     }
 }

@@ -14,19 +14,19 @@ use std::time::Duration;
 pub struct RuleSnapshot {
     /// Its name.
     pub name: &'static str,
-    /// The most that it admits for one key.
+    /// The most that it admits for one key that is on none of its lists.
     pub bound: Bound,
 }
 
 /// Counts since the gate was built, and how things are now.
 ///
 /// Counts are of checks where nothing else is said. Each check that asks for a token or more is in exactly one
-/// of `local_*`, `lease_*`, `authority_*`, `cold_*`, `outage_*`, `never`, `bad_keys` and `saturated`. They are
-/// read one after the other while checks go on, so only those of a quiet gate add up to the last one.
+/// of `local_*`, `lease_*`, `authority_*`, `cold_*`, `outage_*`, `rule_*`, `lifted`, `never`, `bad_keys` and `saturated`.
+/// They are read one after the other while checks go on, so only those of a quiet gate add up to the last one.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The rules, in the builder's order.
+    /// The rules, in the order in which they were given.
     pub rules: Vec<RuleSnapshot>,
     /// Allowed by `Local` rules.
     pub local_allowed: u64,
@@ -52,6 +52,14 @@ pub struct Snapshot {
     pub overload: u64,
     /// Of the same two, how many because the check's deadline passed.
     pub late: u64,
+    /// Allowed without asking anybody: by an unlimited rule, or an allow list.
+    pub rule_allowed: u64,
+    /// Denied without asking anybody: by a rule that denies all, or a deny list.
+    pub rule_denied: u64,
+    /// Allowed because the limiter's rule was removed.
+    pub lifted: u64,
+    /// Of all that were refused here, how many passed all the same, since their rule is in shadow mode.
+    pub shadow_denied: u64,
     /// Refused because the cost is above the burst.
     pub never: u64,
     /// Refused because the key is too long.
@@ -109,6 +117,10 @@ impl Snapshot {
             outage_denied: read(&tallies.outage_denied),
             overload: read(&tallies.overload),
             late: read(&tallies.late),
+            rule_allowed: read(&tallies.rule_allowed),
+            rule_denied: read(&tallies.rule_denied),
+            lifted: read(&tallies.lifted),
+            shadow_denied: read(&tallies.shadow_denied),
             never: read(&tallies.never),
             bad_keys: read(&tallies.bad_keys),
             saturated: tier.saturated + local.saturated + read(&tallies.saturated),

@@ -1,7 +1,7 @@
 //! The authority's book of one bucket: what is free, who has borrowed what, and until when.
 //!
 //! A pure machine: it never reads a clock, never waits, and never trusts a message. The embedded
-//! store runs it as it is; `store/redis/lua/sync_buckets-n.lua` is its twin, number for number.
+//! store runs it as it is; `store/redis/lua/sync_buckets-n` is its twin, number for number.
 //!
 //! # Why the bound holds
 //! For buckets: let F be the free tokens and all that instances really hold. Only the refill raises F, at the
@@ -142,7 +142,7 @@ impl Book {
         let want = if head.lends_to(sync) { sync.want } else { 0 };
         let demand_before = record.map_or(0, |r| r.demand);
         let (given, grant) = self.lend(&mut head, sync, hold, want, demand_before, now);
-        let end = self.lease_end(&head, sync, now);
+        let end = Book::lease_end(&head, sync, now);
         head.earliest = head.earliest.min(end.max(now.plus(LOOK_EVERY)));
         head.latest = head.latest.max(end);
         let next = Record { out: hold + grant, end, ..blank(sync) };
@@ -152,7 +152,10 @@ impl Book {
         }
         let key_ttl = head.key_ttl(now);
         let answered = given == sync.need.count && (want == 0 || grant > 0);
-        let reply = answer(&head, sync, now, answered);
+        let mut reply = answer(&head, sync, now, answered);
+        if self.has(Fault::LeaseOutlivesWindow) {
+            reply.ends_in = sync.span;
+        }
         self.header = Some(head);
         self.expires_at = raw.plus(key_ttl);
         Reply { given, grant, lost, key_ttl, delay: if given > 0 { delay } else { Micros::ZERO }, ..reply }

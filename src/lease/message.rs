@@ -124,8 +124,9 @@ pub(crate) struct Sync {
     /// Fixed windows: the start, on the authority's clock, of the window that `used`, `hold`, `debt` and `outage`
     /// belong to; zero: not known, and nothing is held.
     pub(crate) window: Micros,
-    /// Windows: what `used` fell by was admitted no earlier than this, on the authority's clock; zero: not known, and
-    /// nothing comes back.
+    /// Windows: what `used` was lowered by for refunds since the last message that was answered was admitted no earlier
+    /// than this, on the authority's clock. Zero: there were none. A sender that does not know lowers nothing: of a
+    /// difference alone the authority could not tell what was spent from what came back.
     pub(crate) fresh: Micros,
     /// What the message is for.
     pub(crate) act: Act,

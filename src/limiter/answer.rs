@@ -1,9 +1,10 @@
 //! Decisions in the words of the rule that made them.
 
-use super::setup::Setup;
+use super::setup::{Setup, count};
 use crate::{
     decision::{Decision, Source, Verdict},
     error::ErrorKind,
+    rule::Constant,
     time::Micros,
 };
 
@@ -44,5 +45,43 @@ impl Setup {
     #[cold]
     pub(super) fn troubled(&self, kind: ErrorKind, source: Source) -> Decision {
         Decision { trouble: Some(kind), ..self.denied(Micros::MAX, 0, source) }
+    }
+
+    /// What a rule says that asks nobody; a check is counted, a look is not.
+    #[cold]
+    pub(super) fn by_rule(&self, constant: Constant, counted: bool) -> Decision {
+        let (limit, decision, tally) = match constant {
+            Constant::DenyAll => (0, self.never(Source::Rule), &self.tallies.rule_denied),
+            Constant::Unlimited => (u64::MAX, self.allowed(0, Source::Rule), &self.tallies.rule_allowed),
+        };
+        if counted {
+            count(tally);
+        }
+        Decision { limit, remaining: limit, ..decision }
+    }
+
+    /// The rule is gone, and its limit with it.
+    #[cold]
+    pub(super) fn lifted(&self, counted: bool) -> Decision {
+        if counted {
+            count(&self.tallies.lifted);
+        }
+        let free = self.allowed(0, Source::Rule);
+        Decision { trouble: Some(ErrorKind::UnknownRule), limit: u64::MAX, remaining: u64::MAX, ..free }
+    }
+
+    /// The last word on a check: a rule that shadows refuses nobody, and counts whom it would have refused.
+    #[inline]
+    pub(super) fn spoken(&self, decision: Decision) -> Decision {
+        if !self.terms.shadow || decision.is_allowed() {
+            return decision;
+        }
+        count(&self.tallies.shadow_denied);
+        decision.overlooked()
+    }
+
+    /// The last word on a look, which is counted nowhere.
+    pub(super) fn shown(&self, decision: Decision) -> Decision {
+        if self.terms.shadow { decision.overlooked() } else { decision }
     }
 }

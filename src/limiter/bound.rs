@@ -1,8 +1,9 @@
 //! The most that can be admitted, as a formula with its numbers filled in.
 
+use super::setup::{Setup, Way};
 use crate::{
     rate::Rate,
-    rule::{Cold, Mode, Terms},
+    rule::{Cold, Constant, Mode, Terms},
     time::Micros,
 };
 use std::{fmt, time::Duration};
@@ -28,6 +29,17 @@ pub struct Bound {
     scope: Scope,
     credit: u64,
     ttl: Micros,
+    /// The rule asks nobody.
+    constant: Option<Constant>,
+}
+
+impl Setup {
+    pub(crate) fn bound(&self) -> Bound {
+        // Who refuses nobody has no bound, whatever the numbers are.
+        let free = self.terms.shadow || matches!(self.way, Way::Lifted);
+        let bound = Bound::of(&self.terms);
+        Bound { constant: if free { Some(Constant::Unlimited) } else { bound.constant }, ..bound }
+    }
 }
 
 impl Bound {
@@ -41,6 +53,7 @@ impl Bound {
                 _ => 0,
             },
             ttl: terms.lease_ttl,
+            constant: terms.constant,
         }
     }
 
@@ -52,9 +65,14 @@ impl Bound {
 
     /// The most that is admitted in any span of this length, where `instances` lived in it.
     ///
-    /// Saturates.
+    /// Saturates: `u64::MAX` where there is no bound.
     #[must_use]
     pub fn over(&self, span: Duration, instances: u32) -> u64 {
+        match self.constant {
+            Some(Constant::DenyAll) => return 0,
+            Some(Constant::Unlimited) => return u64::MAX,
+            None => {}
+        }
         let central = self.burst.saturating_add(self.rate.tokens_in(span.into()));
         // A credit may be taken anew with each lease life: once at least, and once more for the edge.
         let lives = Micros::from(span).0 / self.ttl.0.max(1) + 1;
@@ -68,6 +86,11 @@ impl Bound {
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.constant {
+            Some(Constant::DenyAll) => return f.write_str("0"),
+            Some(Constant::Unlimited) => return f.write_str("no bound"),
+            None => {}
+        }
         write!(f, "{} + {} * T", self.burst, PerSecond(self.rate))?;
         if self.credit > 0 {
             write!(f, " + N * {} each {:?}", self.credit, Duration::from(self.ttl))?;

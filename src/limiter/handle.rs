@@ -3,6 +3,7 @@
 use super::{
     bound::Bound,
     key::KeyHandle,
+    set::{Home, Present},
     setup::{Setup, Way, count},
 };
 use crate::{
@@ -22,6 +23,11 @@ use std::sync::Arc;
 /// Clones are cheap and share everything. A limiter may outlive the gate it came from; after the
 /// gate's `shutdown` it refuses, with [`ErrorKind::ShutDown`] as the trouble.
 ///
+/// It follows its rule: after [`replace_rules`](crate::Tollgate::replace_rules) each check that starts sees the rule's
+/// new numbers. Where the rule is gone the limit is lifted: everything passes, with [`ErrorKind::UnknownRule`] as the
+/// trouble, until a rule of that name is there again. (A limiter that is fetched after the replacement saves a few
+/// nanoseconds a check over one from before.)
+///
 /// A key is any bytes. An empty one is a key like any other; one above 1 KiB is hashed or refused, as the
 /// gate's builder says.
 ///
@@ -32,7 +38,11 @@ use std::sync::Arc;
 /// | [`check_blocking`](Limiter::check_blocking) | as `check`, parking the thread | threads without a runtime |
 #[derive(Clone, Debug)]
 pub struct Limiter {
+    /// The rule as it was when this limiter was made.
     pub(super) setup: Arc<Setup>,
+    home: Arc<Home>,
+    /// Where the gate's set keeps the rule.
+    place: usize,
 }
 
 /// Added to a told wait: so far the coarse hand, by which a remembered no ends, may be behind, and a client that
@@ -47,8 +57,27 @@ pub(super) enum Step {
 }
 
 impl Limiter {
-    pub(crate) fn new(setup: Setup) -> Limiter {
-        Limiter { setup: Arc::new(setup) }
+    pub(crate) fn new(setup: Arc<Setup>, home: Arc<Home>, place: usize) -> Limiter {
+        Limiter { setup, home, place }
+    }
+
+    /// The rule as it is now, for a short look.
+    #[inline]
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Arc<Setup>) -> T) -> T {
+        if !self.setup.is_stale() {
+            return look(&self.setup);
+        }
+        let set = self.home.set();
+        // A place is never taken away.
+        look(set.at(self.place).unwrap_or(&self.setup))
+    }
+
+    /// Who answers for this key now: the rule, or what its lists say. To keep while a check waits.
+    pub(super) fn answers(&self, key: &[u8]) -> Present<'_> {
+        if self.setup.is_stale() {
+            return Present::Newer(self.with(|setup| setup.for_key(key).clone()));
+        }
+        Present::Own(self.setup.for_key(key))
     }
 
     /// Asks for one token; see [`check_n`](Limiter::check_n).
@@ -67,15 +96,17 @@ impl Limiter {
     /// # Cancel safety
     /// A dropped call admits nothing. Tokens that were already asked for in its name are spent.
     pub async fn check_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
-        let key = key.as_ref();
+        let bytes = key.as_ref();
         if cost == 0 {
-            return self.peek(key).await;
+            return self.peek(bytes).await;
         }
-        let Some(key) = self.setup.key(key) else { return self.setup.bad_key() };
-        match self.setup.first(&key, cost) {
+        let setup = self.answers(bytes);
+        let Some(key) = setup.key(bytes) else { return setup.spoken(setup.bad_key()) };
+        let decision = match setup.first(&key, cost) {
             Step::Done(decision) => decision,
-            Step::Ask(cell) => self.setup.ask(cell, cost).await,
-        }
+            Step::Ask(cell) => setup.ask(cell, cost).await,
+        };
+        setup.spoken(decision)
     }
 
     /// Asks for one token and never waits; see [`check_now_n`](Limiter::check_now_n).
@@ -97,7 +128,8 @@ impl Limiter {
     pub fn check_now_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
         let (setup, bytes) = (&*self.setup, key.as_ref());
         // The road that nearly all checks take, laid straight; everything else is out of line.
-        if let (Way::Shared { driver, .. }, Mode::Leased | Mode::Buffered) = (&setup.way, setup.terms.mode)
+        if let Way::Shared { driver, .. } = &setup.way
+            && setup.is_straight()
             && (1..=setup.terms.numbers.burst).contains(&cost)
             && bytes.len() <= KEY_BYTES_MAX
         {
@@ -107,7 +139,18 @@ impl Limiter {
                 other => setup.without_tokens(other, cost),
             };
         }
-        setup.check_now_otherwise(bytes, cost)
+        self.check_now_otherwise(bytes, cost)
+    }
+
+    /// [`check_now_n`](Limiter::check_now_n) for what does not take its straight road.
+    #[inline(never)]
+    fn check_now_otherwise(&self, bytes: &[u8], cost: u64) -> Decision {
+        self.with(|setup| {
+            let setup = setup.for_key(bytes);
+            let decision = setup.check_now(bytes, cost);
+            // A look is counted nowhere.
+            if cost == 0 { setup.shown(decision) } else { setup.spoken(decision) }
+        })
     }
 
     /// Asks for one token, parking this thread while the key is cold; see [`check_n`](Limiter::check_n).
@@ -117,25 +160,30 @@ impl Limiter {
 
     /// [`check_n`](Limiter::check_n) for threads without a runtime.
     pub fn check_blocking_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
-        let Some(key) = self.setup.key(key.as_ref()) else { return self.setup.bad_key() };
+        let bytes = key.as_ref();
+        let setup = self.answers(bytes);
+        let Some(key) = setup.key(bytes) else { return setup.spoken(setup.bad_key()) };
         if cost == 0 {
-            return self.setup.peek_blocking(&key);
+            return setup.shown(setup.peek_blocking(&key));
         }
-        match self.setup.first(&key, cost) {
+        let decision = match setup.first(&key, cost) {
             Step::Done(decision) => decision,
-            Step::Ask(cell) => self.setup.ask_blocking(cell, cost),
-        }
+            Step::Ask(cell) => setup.ask_blocking(cell, cost),
+        };
+        setup.spoken(decision)
     }
 
     /// Says whether one token could be had and how many there are, and changes nothing.
     ///
     /// Asks the authority: one round trip, at most the rule's deadline. `Local` rules answer at once.
     pub async fn peek(&self, key: impl AsRef<[u8]>) -> Decision {
-        let Some(key) = self.setup.key(key.as_ref()) else { return self.setup.bad_key() };
-        match self.setup.peek_ticket(&key) {
-            Ok((ticket, hold)) => self.setup.seen(ticket.await, hold),
+        let bytes = key.as_ref();
+        let setup = self.answers(bytes);
+        let Some(key) = setup.key(bytes) else { return setup.spoken(setup.bad_key()) };
+        setup.shown(match setup.peek_ticket(&key) {
+            Ok((ticket, hold)) => setup.seen(ticket.await, hold),
             Err(decision) => decision,
-        }
+        })
     }
 
     /// Gives back `tokens` that were taken for this key here, for a request that was not served.
@@ -144,10 +192,14 @@ impl Limiter {
     /// refund raises a bucket above its burst. The tokens go through the authority: they can be had
     /// again after the next sync, here or elsewhere. `Local` rules ignore it.
     pub fn refund(&self, key: impl AsRef<[u8]>, tokens: u64) {
-        let (Some(key), Way::Shared { driver, .. }) = (self.setup.key(key.as_ref()), &self.setup.way) else { return };
-        if let Some(cell) = driver.tier().find(self.setup.rule, &key) {
-            driver.refund(&cell, tokens);
-        }
+        let bytes = key.as_ref();
+        self.with(|setup| {
+            let setup = setup.for_key(bytes);
+            let (Some(key), Way::Shared { driver, .. }) = (setup.key(bytes), &setup.way) else { return };
+            if let Some(cell) = driver.tier().find(setup.rule, &key) {
+                driver.refund(&cell, tokens);
+            }
+        });
     }
 
     /// A handle to one key, which skips the look-up: for connections, sessions and hot paths.
@@ -164,10 +216,10 @@ impl Limiter {
         self.setup.terms.name
     }
 
-    /// The most that this rule admits for one key.
+    /// The most that this rule admits for one key that is on none of its lists. Nothing bounds a rule that shadows.
     #[must_use]
     pub fn bound(&self) -> Bound {
-        Bound::of(&self.setup.terms)
+        self.with(|setup| setup.bound())
     }
 }
 
@@ -199,17 +251,18 @@ impl Setup {
                 Step::Done(self.never(Source::Lease))
             }
             Way::Local { governed, quota } => Step::Done(self.governed(governed.check(self.rule, key, cost, quota))),
+            Way::Constant(constant) => Step::Done(self.by_rule(*constant, true)),
+            Way::Lifted => Step::Done(self.lifted(true)),
         }
     }
 
-    /// [`Limiter::check_now_n`] for what does not take its straight road.
-    #[inline(never)]
-    fn check_now_otherwise(&self, bytes: &[u8], cost: u64) -> Decision {
+    /// What a check that cannot wait gets.
+    fn check_now(&self, bytes: &[u8], cost: u64) -> Decision {
         let Some(key) = self.key(bytes) else { return self.bad_key() };
         if cost == 0 {
             return self.known(&key);
         }
-        if self.terms.mode == Mode::Exact {
+        if let (Way::Shared { .. }, Mode::Exact) = (&self.way, self.terms.mode) {
             return self.exact_now(&key, cost);
         }
         match self.first(&key, cost) {
@@ -407,6 +460,8 @@ impl Setup {
     pub(super) fn known(&self, key: &Key<'_>) -> Decision {
         match &self.way {
             Way::Local { governed, quota } => self.governed(governed.peek(self.rule, key, quota)),
+            Way::Constant(constant) => self.by_rule(*constant, false),
+            Way::Lifted => self.lifted(false),
             Way::Shared { driver, .. } => match driver.tier().check(self.rule, key, 0) {
                 Local::Denied { wait, remaining } => self.denied(wait, remaining, Source::Lease),
                 Local::Allowed { remaining } => self.allowed(remaining, Source::Lease),

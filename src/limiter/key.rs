@@ -2,7 +2,7 @@
 
 use super::{
     handle::{Limiter, Step},
-    setup::Way,
+    setup::{Setup, Way},
 };
 use crate::{decision::Decision, key::Key, local::Cell, rule::Mode};
 use std::{fmt, sync::Arc};
@@ -22,18 +22,18 @@ struct Place {
 
 impl KeyHandle {
     pub(super) fn new(limiter: Limiter, key: &[u8]) -> KeyHandle {
-        let cell = match (&limiter.setup.way, Key::new(key, limiter.setup.long)) {
-            (Way::Shared { driver, .. }, Some(name))
-                if matches!(limiter.setup.terms.mode, Mode::Leased | Mode::Buffered) =>
-            {
+        let setup = limiter.answers(key);
+        let cell = match (&setup.way, Key::new(key, setup.long)) {
+            (Way::Shared { driver, .. }, Some(name)) if matches!(setup.terms.mode, Mode::Leased | Mode::Buffered) => {
                 // Twice, should the first cell be closed just now.
-                let mut found = (0..2).filter_map(|_| driver.tier().cell(limiter.setup.rule, &name).ok());
+                let mut found = (0..2).filter_map(|_| driver.tier().cell(setup.rule, &name).ok());
                 let cell = found.find(|cell| cell.pin());
                 // The engine lets idle cells go, and only those that it knows.
                 cell.inspect(|cell| driver.tier().call(cell))
             }
             _ => None,
         };
+        drop(setup);
         KeyHandle { place: Arc::new(Place { limiter, key: key.into(), cell }) }
     }
 
@@ -45,8 +45,8 @@ impl KeyHandle {
     /// Asks for `cost` tokens; see [`Limiter::check_n`].
     pub async fn check_n(&self, cost: u64) -> Decision {
         match self.first(cost) {
-            Some(Step::Done(decision)) => decision,
-            Some(Step::Ask(cell)) => self.place.limiter.setup.ask(cell, cost).await,
+            Some((_, Step::Done(decision))) => decision,
+            Some((setup, Step::Ask(cell))) => setup.ask(cell, cost).await,
             None => self.place.limiter.check_n(&self.place.key, cost).await,
         }
     }
@@ -61,8 +61,8 @@ impl KeyHandle {
     #[inline]
     pub fn check_now_n(&self, cost: u64) -> Decision {
         match self.first(cost) {
-            Some(Step::Done(decision)) => decision,
-            Some(Step::Ask(cell)) => self.place.limiter.setup.cold(&cell, cost),
+            Some((_, Step::Done(decision))) => decision,
+            Some((setup, Step::Ask(cell))) => setup.cold(&cell, cost),
             None => self.place.limiter.check_now_n(&self.place.key, cost),
         }
     }
@@ -75,8 +75,8 @@ impl KeyHandle {
     /// Asks for `cost` tokens, parking this thread while the key is cold; see [`Limiter::check_n`].
     pub fn check_blocking_n(&self, cost: u64) -> Decision {
         match self.first(cost) {
-            Some(Step::Done(decision)) => decision,
-            Some(Step::Ask(cell)) => self.place.limiter.setup.ask_blocking(cell, cost),
+            Some((_, Step::Done(decision))) => decision,
+            Some((setup, Step::Ask(cell))) => setup.ask_blocking(cell, cost),
             None => self.place.limiter.check_blocking_n(&self.place.key, cost),
         }
     }
@@ -91,13 +91,15 @@ impl KeyHandle {
         self.place.limiter.refund(&self.place.key, tokens);
     }
 
-    /// The answer from this cell; `None` where it has to be looked up after all.
+    /// The answer from this cell; `None` where it has to be looked up after all: the rule was replaced, say.
     #[inline]
-    fn first(&self, cost: u64) -> Option<Step> {
-        let setup = &self.place.limiter.setup;
+    fn first(&self, cost: u64) -> Option<(&Setup, Step)> {
+        let setup = &*self.place.limiter.setup;
         match (&self.place.cell, &setup.way) {
-            (Some(cell), Way::Shared { driver, .. }) if cost > 0 && cost <= setup.terms.numbers.burst => {
-                Some(setup.step(driver.tier().check_cell(cell, cost), cost))
+            (Some(cell), Way::Shared { driver, .. })
+                if setup.is_straight() && cost > 0 && cost <= setup.terms.numbers.burst =>
+            {
+                Some((setup, setup.step(driver.tier().check_cell(cell, cost), cost)))
             }
             _ => None,
         }

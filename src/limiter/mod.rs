@@ -6,11 +6,15 @@ mod answer;
 mod bound;
 mod handle;
 mod key;
+mod listed;
 mod outage;
+mod set;
 mod setup;
 
 pub use bound::{Bound, Scope};
 pub use handle::Limiter;
 pub use key::KeyHandle;
+pub(crate) use listed::{Answer as ListAnswer, Listed};
 pub use outage::Saturated;
-pub(crate) use setup::{Alarm, Setup, Tallies, Way};
+pub(crate) use set::{Home, Set};
+pub(crate) use setup::{Alarm, Common, Setup, Tallies, Way};

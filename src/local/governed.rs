@@ -24,6 +24,7 @@ use governor::{
 };
 use std::{
     cell::Cell,
+    collections::HashMap,
     fmt,
     hash::{Hash, Hasher},
     num::{NonZeroU32, NonZeroU64},
@@ -274,6 +275,27 @@ impl Governed {
     /// What a check for one token would say; changes, stores and counts nothing.
     pub(crate) fn peek(&self, rule: u32, key: &Key<'_>, quota: &Quota) -> Verdict {
         self.known(rule, key, 1, quota)
+    }
+
+    /// Gives the keys of these rules new numbers, from the first to the second: each lacks as many tokens of its burst as
+    /// before, at most all.
+    ///
+    /// Walks all states once, a part of the registry at a time. A check that runs meanwhile may find its key as it was:
+    /// it never waits longer than the new burst takes to come back.
+    pub(crate) fn requote(&self, rules: &HashMap<u32, (Quota, Quota)>) {
+        let now = nanos(self.clock.now());
+        self.spots.retain(|spot| {
+            let Some((from, to)) = rules.get(&spot.name.probe().rule) else { return true };
+            let (old, new) = (u128::from(from.interval.get()), u128::from(to.interval.get()));
+            let convert = |full_at: u64| {
+                let lacking = u128::from(full_at.checked_sub(now)?);
+                let lacking = u64::try_from((lacking * new).div_ceil(old)).unwrap_or(u64::MAX);
+                Some(now + lacking.min(to.span()))
+            };
+            // ordering: Relaxed, as in `measure_and_replace`. Declines where the key is full.
+            let _ = spot.full_at.fetch_update(Relaxed, Relaxed, convert);
+            true
+        });
     }
 
     /// What has been done so far. Exact once the checking threads have stopped.

@@ -3,8 +3,19 @@
 //! A rule is plain data that a user builds and a gate checks. Nothing here decides a request, reads a
 //! clock or talks to a store.
 
+#[cfg(feature = "rules-file")]
+mod file;
+mod lists;
 mod model;
+mod plan;
+mod reload;
+mod rules;
 mod terms;
 
+pub(crate) use lists::Lists;
+pub(crate) use model::Constant;
 pub use model::{Cold, Mode, Outage, Rule};
+pub(crate) use plan::Plan;
+pub(crate) use reload::{Current, Seen};
+pub use rules::Rules;
 pub(crate) use terms::{LEASE_MARGIN, Terms};

@@ -106,6 +106,27 @@ pub struct Rule {
     pub(super) lease_ttl: Duration,
     pub(super) horizon: Duration,
     pub(super) cadence: Duration,
+    /// Every check gets this answer.
+    pub(super) constant: Option<Constant>,
+    pub(super) shadow: bool,
+    pub(super) allow: Vec<String>,
+    pub(super) deny: Vec<String>,
+    pub(super) overrides: Vec<(String, Override)>,
+}
+
+/// An answer that asks nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Constant {
+    DenyAll,
+    Unlimited,
+}
+
+/// What a key that an override is about has instead of the rule's numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Override {
+    /// So many instead of the rule's count, and the burst in proportion.
+    Limit(u64),
+    Rule(Box<Rule>),
 }
 
 impl Rule {
@@ -174,6 +195,37 @@ impl Rule {
         Rule::of(Algorithm::SlidingCounter, limit, window)
     }
 
+    /// No to every request, without asking anybody: [`is_never`](crate::Decision::is_never), for no waiting helps.
+    ///
+    /// To switch something off, or to let in only who is on the [allow list](Rule::allow). A limit of 0 is an error in every
+    /// other rule, since it is mostly a mistake.
+    ///
+    /// ```
+    /// # use tollgate::{Rule, Tollgate};
+    /// let gate = Tollgate::builder().rule("beta", Rule::deny_all().allow("staff-*")).build_local()?;
+    /// let beta = gate.limiter("beta")?;
+    /// assert!(beta.check_now("staff-7").is_allowed());
+    /// assert!(beta.check_now("guest").is_never());
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn deny_all() -> Rule {
+        Rule::constant(Constant::DenyAll)
+    }
+
+    /// Yes to every request, without asking anybody.
+    ///
+    /// Nothing is counted for its keys: [`limit`](crate::Decision::limit) and
+    /// [`remaining`](crate::Decision::remaining) are `u64::MAX`.
+    pub fn unlimited() -> Rule {
+        Rule::constant(Constant::Unlimited)
+    }
+
+    fn constant(constant: Constant) -> Rule {
+        // The numbers are never asked.
+        let plain = Rule::of(Algorithm::TokenBucket, 1, Duration::from_secs(1)).mode(Mode::Local);
+        Rule { constant: Some(constant), ..plain }
+    }
+
     fn of(algorithm: Algorithm, count: u64, per: Duration) -> Rule {
         Rule {
             algorithm,
@@ -192,6 +244,11 @@ impl Rule {
             lease_ttl: Duration::from_secs(10),
             horizon: Duration::from_millis(100),
             cadence: Duration::from_millis(10),
+            constant: None,
+            shadow: false,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            overrides: Vec::new(),
         }
     }
 
@@ -294,6 +351,71 @@ impl Rule {
     /// [`horizon`](Rule::horizon) leaves an instance without tokens between two questions.
     pub fn cadence(mut self, span: Duration) -> Rule {
         self.cadence = span;
+        self
+    }
+
+    /// Lets these keys pass without counting them: one key, or all that a pattern matches.
+    ///
+    /// In a pattern `*` is any text, also none, and `?` is one character; a backslash before `*`, `?` or a backslash takes
+    /// their meaning away. Keys are matched as they are given to the check, byte by byte.
+    ///
+    /// Which list decides: an exact entry before a pattern, whatever list they are on; then the [deny](Rule::deny) list
+    /// before the allow list before the [overrides](Rule::override_key); then of the patterns of one list the first.
+    ///
+    /// # Cost
+    /// A rule without lists pays nothing. With lists, a check looks its key up in a map and then tries the patterns in turn,
+    /// some nanoseconds each. Allowed: 1,000 patterns and 100,000 exact entries in a rule, each of at most 1,024 bytes.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tollgate::Rule};
+    /// let login = Rule::token_bucket(5, Duration::from_secs(60))
+    ///     .allow("health-check")
+    ///     .deny("bot-*")
+    ///     .override_limit("partner-??", 500);
+    /// # let _ = login;
+    /// ```
+    pub fn allow(mut self, entry: impl Into<String>) -> Rule {
+        self.allow.push(entry.into());
+        self
+    }
+
+    /// Refuses these keys, as [`deny_all`](Rule::deny_all) does: one key, or all that a pattern matches; see
+    /// [`allow`](Rule::allow).
+    pub fn deny(mut self, entry: impl Into<String>) -> Rule {
+        self.deny.push(entry.into());
+        self
+    }
+
+    /// Another rule for these keys, each by itself: one key, or all that a pattern matches; see [`allow`](Rule::allow).
+    ///
+    /// Answers carry this rule's name. The other one counts in the same way: the same algorithm and mode, or
+    /// [`unlimited`](Rule::unlimited), or [`deny_all`](Rule::deny_all). It has no lists, and is in
+    /// [shadow](Rule::shadow) mode if this rule is.
+    ///
+    /// A key's state under an override is its own: when an override comes or goes, the key starts with a full bucket. While
+    /// the override stays and its numbers change, state is kept.
+    ///
+    /// An override that has matched nothing by the rule's 10,000th check is told as an
+    /// [`Event::Warning`](crate::Event::Warning), once.
+    pub fn override_key(mut self, entry: impl Into<String>, rule: Rule) -> Rule {
+        self.overrides.push((entry.into(), Override::Rule(Box::new(rule))));
+        self
+    }
+
+    /// [`override_key`](Rule::override_key) with this rule itself, but `count` instead of its own, and a burst in
+    /// proportion.
+    pub fn override_limit(mut self, entry: impl Into<String>, count: u64) -> Rule {
+        self.overrides.push((entry.into(), Override::Limit(count)));
+        self
+    }
+
+    /// Decides and counts, and lets everything pass: to try a rule on real traffic. Not so when not set.
+    ///
+    /// What it would have refused is allowed with [`Source::Shadow`](crate::Source::Shadow);
+    /// [`would_be`](crate::Decision::would_be) tells the answer it would have been, and the snapshot counts them
+    /// (`shadow_denied`). What it would have allowed takes its tokens as ever.
+    pub fn shadow(mut self, shadow: bool) -> Rule {
+        self.shadow = shadow;
         self
     }
 }

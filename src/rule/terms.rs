@@ -3,7 +3,7 @@
 //! The only way to have [`Terms`] is [`Rule::check`]. An error names the rule, the field, what was given
 //! and what is allowed.
 
-use super::model::{Cold, Mode, Outage, Rule};
+use super::model::{Cold, Constant, Mode, Outage, Rule};
 use crate::{
     algorithm::Algorithm,
     error::{Error, ErrorKind},
@@ -42,6 +42,12 @@ const _: () = assert!(FULL_AFTER_MAX.0 < 1 << 53, "times in Lua must stay exact"
 pub(crate) struct Terms {
     /// The rule's name; equal names are one string.
     pub(crate) name: &'static str,
+    /// What stands for the rule in a bucket's name: its name, but for an override, whose keys have buckets of their own.
+    pub(crate) label: &'static str,
+    /// Every check gets this answer, and the numbers are never asked.
+    pub(crate) constant: Option<Constant>,
+    /// Decides and counts, but never refuses.
+    pub(crate) shadow: bool,
     /// Revision, rate and burst.
     pub(crate) numbers: Numbers,
     /// Who decides.
@@ -83,7 +89,13 @@ impl Rule {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for the first thing that is out of range.
+    #[allow(dead_code, reason = "worlds and tests want the terms alone")]
     pub(crate) fn check(&self, name: &str) -> Result<Terms, Error> {
+        Ok(self.examine(name)?)
+    }
+
+    /// [`check`](Rule::check), with the rule, the field and the words of what is wrong apart.
+    pub(super) fn examine(&self, name: &str) -> Result<Terms, Fault> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
             let shown: String = name.chars().take(40).collect();
             let dots = if shown.len() < name.len() { "..." } else { "" };
@@ -146,9 +158,14 @@ impl Rule {
             }
         }
 
+        self.is_constant_alone(name)?;
         let lease_ttl = within(name, "lease_ttl", self.lease_ttl, LEASE_TTLS)?;
+        let known = intern(name);
         Ok(Terms {
-            name: intern(name),
+            name: known,
+            label: known,
+            constant: self.constant,
+            shadow: self.shadow,
             numbers: Numbers { revision: self.revision, algorithm: self.algorithm, rate, burst, window, offset },
             mode: self.mode,
             outage: self.outage,
@@ -163,8 +180,24 @@ impl Rule {
         })
     }
 
+    /// A rule that asks nobody has nothing to say of how it would ask.
+    fn is_constant_alone(&self, name: &str) -> Result<(), Fault> {
+        let Some(constant) = self.constant else { return Ok(()) };
+        let what = match constant {
+            Constant::DenyAll => "a rule that denies all has no numbers and asks nobody",
+            Constant::Unlimited => "an unlimited rule has no numbers and asks nobody",
+        };
+        if self.burst.is_some() {
+            return Err(fault(name, "burst", what));
+        }
+        if self.mode != Mode::Local {
+            return Err(fault(name, "mode", what));
+        }
+        Ok(())
+    }
+
     /// The length of its windows, and by how much they begin before a multiple of that.
-    fn window(&self, name: &str) -> Result<(Micros, Micros), Error> {
+    fn window(&self, name: &str) -> Result<(Micros, Micros), Fault> {
         if self.utc_offset != 0 && self.algorithm != Algorithm::FixedWindow {
             return Err(fault(name, "utc_offset", "only fixed windows begin at a time of the clock"));
         }
@@ -185,15 +218,39 @@ impl Rule {
     }
 }
 
-fn within(name: &str, field: &str, span: Duration, allowed: RangeInclusive<Duration>) -> Result<Micros, Error> {
+fn within(name: &str, field: &'static str, span: Duration, allowed: RangeInclusive<Duration>) -> Result<Micros, Fault> {
     if allowed.contains(&span) {
         return Ok(span.into());
     }
     Err(fault(name, field, &format!("{:?} to {:?}, not {span:?}", allowed.start(), allowed.end())))
 }
 
-fn fault(name: &str, field: &str, what: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("rule {name:?}: {field}: {what}"))
+/// What is wrong with a rule, in parts, so that a file can say where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) rule: String,
+    pub(super) field: &'static str,
+    /// Which entry of a list it is, where the field is one.
+    pub(super) entry: Option<usize>,
+    /// Which field of that entry.
+    pub(super) inner: Option<&'static str>,
+    pub(super) what: String,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rule {:?}: {}: {}", self.rule, self.field, self.what)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        Error::new(ErrorKind::Config, fault.to_string())
+    }
+}
+
+pub(super) fn fault(name: &str, field: &'static str, what: &str) -> Fault {
+    Fault { rule: name.to_owned(), field, entry: None, inner: None, what: what.to_owned() }
 }
 
 /// The one string of this name that lives as long as the process.
@@ -201,7 +258,7 @@ fn fault(name: &str, field: &str, what: &str) -> Error {
 /// Decisions carry their rule's name and must stay small and `Copy`, so the name is leaked. That is bounded:
 /// names come from configuration and never from a request, each distinct one is leaked once, however
 /// many gates and reloads use it, and it is at most [`NAME_BYTES_MAX`] long.
-fn intern(name: &str) -> &'static str {
+pub(super) fn intern(name: &str) -> &'static str {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
@@ -239,6 +296,9 @@ mod tests {
         let rate = Rate::new(100, SECOND).expect("a fair rate");
         let want = Terms {
             name: "api",
+            label: "api",
+            constant: None,
+            shadow: false,
             numbers: Numbers::bucket(0, rate, 100),
             mode: Mode::Leased,
             outage: Outage::Share,

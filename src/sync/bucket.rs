@@ -41,7 +41,8 @@ pub(super) struct Open {
     pub(super) seq: u64,
     pub(super) sent_at: Micros,
     pub(super) window: Micros,
-    pub(super) edition: u32,
+    /// Asked of other numbers, or before the key was blocked or cleared: its denial says nothing any more.
+    pub(super) dated: bool,
     pub(super) need: Need,
     pub(super) want: u64,
     pub(super) hold: u64,
@@ -122,6 +123,8 @@ pub(super) struct Bucket {
     pub(super) deny_until: Micros,
     /// The last no of the limit: for which cost, and until when it holds if nobody can be asked again.
     pub(super) no: (u64, Micros),
+    /// The key is blocked until then, as far as is known here.
+    pub(super) blocked_until: Micros,
     pub(super) short: bool,
     pub(super) trouble: Option<ErrorKind>,
     /// A question failed that gave something back, or that may have been granted something: the
@@ -187,6 +190,7 @@ impl Bucket {
             told_at: now,
             deny_until: Micros::ZERO,
             no: (0, Micros::ZERO),
+            blocked_until: Micros::ZERO,
             short: false,
             trouble: None,
             untold: false,
@@ -299,6 +303,7 @@ impl Bucket {
         self.cell.clear_denial();
         self.deny_until = Micros::ZERO;
         self.no = (0, Micros::ZERO);
+        self.blocked_until = Micros::ZERO;
         self.short = false;
     }
 
@@ -312,6 +317,14 @@ impl Bucket {
         self.cell.deny_until(1, until);
         self.deny_until = until.min(now.plus(DENIAL_MAX));
         self.no = (1, until);
+        self.blocked_until = until;
+    }
+
+    /// Has the open question's answer deny nothing beyond those who wait for it.
+    pub(super) fn doubt_open(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.dated = true;
+        }
     }
 
     /// Spent without a grant of the authority's since `born`, with this much in hand. Never too high, and never falling.

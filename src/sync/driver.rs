@@ -7,6 +7,7 @@
 
 use super::{
     message::{Effect, Input},
+    orders::Order,
     turn::{Engine, Settings, Tally},
     waiter::{self, Answer, Ticket, Waiter},
 };
@@ -167,6 +168,13 @@ impl Driver {
         ticket
     }
 
+    /// Has something done with a key; the ticket is answered by `deadline`.
+    pub(crate) fn order(&self, rule: u32, key: (Box<[u8]>, bool), order: Order, deadline: Micros) -> Ticket {
+        let (ticket, waiter) = waiter::pair();
+        self.offer(Input::Order { rule, key, order, deadline, waiter });
+        ticket
+    }
+
     /// Gives tokens back.
     pub(crate) fn refund(&self, cell: &Arc<Cell>, tokens: u64) {
         self.offer(Input::Refund { cell: cell.clone(), tokens });
@@ -249,7 +257,7 @@ impl Driver {
 /// Answers everything in the queue of an engine that has ended.
 fn drain(shared: &Shared) {
     while let Some(input) = shared.inputs.pop() {
-        if let Input::Ask { waiter, .. } | Input::Peek { waiter, .. } = input {
+        if let Input::Ask { waiter, .. } | Input::Peek { waiter, .. } | Input::Order { waiter, .. } = input {
             waiter.answer(Answer::Failed(ErrorKind::ShutDown));
         }
     }

@@ -8,6 +8,7 @@ mod driver;
 mod edges;
 mod link;
 mod message;
+mod orders;
 mod rules;
 mod taken;
 mod turn;
@@ -16,6 +17,7 @@ mod waiter;
 mod window;
 
 pub(crate) use driver::Driver;
+pub(crate) use orders::Order;
 // A world of virtual time drives engines without the driver.
 pub(crate) use turn::Settings;
 pub(crate) use waiter::{Answer, Ticket};

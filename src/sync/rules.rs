@@ -53,7 +53,7 @@ impl Rules {
         for (place, terms) in self.0.iter_mut().zip(next) {
             match (place.as_mut(), terms) {
                 (Some(rule), Some(terms)) => {
-                    let same = rule.terms.name == terms.name && rule.terms.kind() == terms.kind();
+                    let same = rule.terms.label == terms.label && rule.terms.kind() == terms.kind();
                     debug_assert!(same, "a rule's number never changes its meaning");
                     if same && (rule.terms != terms || !rule.live) {
                         *rule = Rule { terms, live: true, edition: rule.edition.wrapping_add(1) };
@@ -90,6 +90,7 @@ impl Engine {
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
         bucket.edition = rule.edition;
         bucket.forget_denial();
+        bucket.doubt_open();
         bucket.revised = true;
         bucket.next_at = now;
         let numbers = &rule.terms.numbers;

@@ -1,9 +1,14 @@
-//! One message of the lease protocol as the head of src/store/redis/lua/sync_buckets-n.lua describes it, and the part
-//! of an answer that a sender must keep: for benches that call the script without the library around it.
+//! One message of the lease protocol about a token bucket, as src/store/redis/lua/sync_buckets-n/1-words.lua describes
+//! it, and the part of an answer that a sender must keep: for benches that call the script without the library around it.
 #![allow(dead_code, unreachable_pub)]
 
 /// The script's text.
-pub const SCRIPT: &str = include_str!("../../src/store/redis/lua/sync_buckets-n.lua");
+pub const SCRIPT: &str = concat!(
+    include_str!("../../src/store/redis/lua/sync_buckets-n/1-words.lua"),
+    include_str!("../../src/store/redis/lua/sync_buckets-n/2-numbers.lua"),
+    include_str!("../../src/store/redis/lua/sync_buckets-n/3-windows.lua"),
+    include_str!("../../src/store/redis/lua/sync_buckets-n/4-apply.lua"),
+);
 
 /// What one instance keeps of one bucket.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     ForgetEnded,
     /// Windows: what is reported counts from when it was lent, which is before it was spent.
     CountEarly,
-    /// Fixed windows: a lease may end after its window, so that old tokens are spent in the new one.
+    /// Fixed windows: says that a lease may go on after its window, so that old tokens are spent in the new one.
     LeaseOutlivesWindow,
     /// Windows: what was spent and what was refunded since the last report are only counted against each other.
     NetRefunds,

@@ -2,7 +2,7 @@
 //!
 //! They tell nothing of their sender and leave no record of it, so one that is repeated is done again.
 
-use super::{Book, answer::answer};
+use super::{Book, NEVER, answer::answer};
 use crate::{
     lease::message::{Act, Reply, Sync},
     time::Micros,
@@ -23,7 +23,8 @@ impl Book {
                 Micros::ZERO
             }
         };
-        head.blocked = if span > Micros::ZERO { now.plus(span).min(super::NEVER) } else { Micros::ZERO };
+        let until = now.plus(span).min(NEVER);
+        head.blocked = if until > now { until } else { Micros::ZERO };
         let reply = answer(&head, sync, now, true);
         if absent && head.blocked == Micros::ZERO {
             return Reply { generation: 0, ..reply };

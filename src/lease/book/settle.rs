@@ -31,7 +31,11 @@ impl Book {
         let series = record.filter(|r| r.born == sync.born);
         let debt = charge(sync.debt, series.map(|r| r.debt), foreign);
         let outage = charge(sync.outage, series.map(|r| r.outage), foreign);
-        let spent = sync.used - used_before;
+        let spent = match head.numbers.algorithm {
+            // A time to leave that is given back perishes: those behind it have theirs already.
+            Algorithm::LeakyQueue => (sync.used - used_before).max(0),
+            _ => sync.used - used_before,
+        };
         let owes = head.owes();
         match &mut head.meter {
             Meter::Bucket(bucket) => {

@@ -19,12 +19,12 @@ impl Book {
         if head.earliest > now && !begins {
             return;
         }
-        for place in 0..self.records.len() {
-            let record = self.records[place];
-            if record.live() && record.end <= now {
-                self.count_ended(head, &record, now);
-                self.records[place].end();
-            }
+        let over = |r: &Record| r.live() && r.end <= now;
+        let mut ended: Vec<usize> = (0..self.records.len()).filter(|i| over(&self.records[*i])).collect();
+        ended.sort_by_key(|i| self.records[*i].end);
+        for place in ended {
+            self.count_ended(head, &self.records[place], now);
+            self.records[place].end();
         }
         self.rebuild(head, now);
     }
@@ -40,10 +40,10 @@ impl Book {
     }
 
     /// When a lease of this message ends: with its fixed window at the latest.
-    pub(super) fn lease_end(&self, head: &Header, sync: &Sync, now: Micros) -> Micros {
+    pub(super) fn lease_end(head: &Header, sync: &Sync, now: Micros) -> Micros {
         let end = now.plus(sync.span).min(NEVER);
         match &head.meter {
-            Meter::Window(Window::Fixed(_)) if !self.has(Fault::LeaseOutlivesWindow) => end.min(head.frame().end(now)),
+            Meter::Window(Window::Fixed(_)) => end.min(head.frame().end(now)),
             _ => end,
         }
     }

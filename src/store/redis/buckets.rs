@@ -9,6 +9,7 @@ use super::{
     wire,
 };
 use crate::{
+    algorithm::Algorithm,
     error::{Error, ErrorKind},
     lease::Reply,
     store::op::{Answers, Batch},
@@ -36,7 +37,11 @@ impl Connection {
             Value::Array(parts) if parts.len() == batch.questions.len() => parts,
             _ => return Err(Error::new(ErrorKind::Protocol, "the answer of a batch has the wrong shape")),
         };
-        let answers: Answers = answers.iter().map(answer).collect();
+        let answers: Answers = answers
+            .iter()
+            .zip(&batch.questions)
+            .map(|(part, (_, sync))| answer(part, sync.numbers.algorithm))
+            .collect();
         if let Some(Err(refusal)) = answers.iter().find(|a| matches!(a, Err(e) if e.kind() == ErrorKind::ReadOnly)) {
             self.refused_inside(refusal.kind());
         }
@@ -44,11 +49,11 @@ impl Connection {
     }
 }
 
-fn answer(part: &Value) -> Result<Reply, Error> {
+fn answer(part: &Value, algorithm: Algorithm) -> Result<Reply, Error> {
     match part {
         Value::BulkString(bytes) => match bytes.split_first() {
             Some((&FAILED, words)) => Err(fault::of_bucket(&String::from_utf8_lossy(words))),
-            _ => wire::unpack(bytes),
+            _ => wire::unpack(bytes, algorithm),
         },
         // A reply that fails as a whole within an array, which some servers make of a script's error.
         Value::ServerError(error) => Err(fault::refusal(error.code(), error.details().unwrap_or_default())),

@@ -5,6 +5,14 @@
 use redis::{Cmd, Script as Hashed, cmd};
 use std::sync::OnceLock;
 
+/// `sync_buckets-n`, whose parts lie in a folder of this name.
+const SYNC_BUCKETS: &str = concat!(
+    include_str!("lua/sync_buckets-n/1-words.lua"),
+    include_str!("lua/sync_buckets-n/2-numbers.lua"),
+    include_str!("lua/sync_buckets-n/3-windows.lua"),
+    include_str!("lua/sync_buckets-n/4-apply.lua"),
+);
+
 /// A script and its hash.
 #[derive(Debug)]
 pub(super) struct Script {
@@ -26,7 +34,7 @@ impl Script {
     /// Applies a batch of questions.
     pub(super) fn sync_buckets() -> &'static Script {
         static SCRIPT: OnceLock<Script> = OnceLock::new();
-        SCRIPT.get_or_init(|| Script::new(include_str!("lua/sync_buckets-n.lua")))
+        SCRIPT.get_or_init(|| Script::new(SYNC_BUCKETS))
     }
 
     /// The command that calls it by its hash.

@@ -6,8 +6,10 @@
 
 use super::*;
 
+mod queues;
 mod richer;
 mod traces;
+mod windows;
 
 const MILLI: u64 = 1_000;
 /// Life of a lease at the instance. The authority adds 2 %.

@@ -20,6 +20,7 @@ mod state;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
 mod twin;
+mod windows;
 
 const PATIENT: Duration = Duration::from_secs(20);
 const HASTY: Duration = Duration::from_millis(200);

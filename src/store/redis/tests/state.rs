@@ -53,7 +53,7 @@ impl World {
         let messages: Vec<_> = keys.iter().map(|k| (k.as_bytes(), sync)).collect();
         let read = |bytes: &Vec<u8>| match bytes.split_first() {
             Some((b'E', words)) => Err(fault::of_bucket(&String::from_utf8_lossy(words))),
-            _ => wire::unpack(bytes),
+            _ => wire::unpack(bytes, sync.numbers.algorithm),
         };
         ask(&self.connection, Script::sync_buckets(), 0, &messages).await.iter().map(read).collect()
     }

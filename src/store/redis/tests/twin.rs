@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::{
+    algorithm::{Algorithm, FixedWindow, SlidingCounter, SlidingLog, TokenBucket, Window},
     lease::{Act, Book, Header, InstanceId, Lost, Meter, Need, Numbers, Outcome, Record, Sync, Total, bounded},
     rate::Rate,
-    store::redis::wire::{Doubles, pack, unpack},
+    store::redis::wire::{Doubles, kind, pack, unpack},
 };
 
 const SECOND: u64 = 1_000_000;
@@ -36,34 +37,37 @@ fn bulk(value: Value) -> Vec<u8> {
 }
 
 /// Header and records as Redis keeps them, and the time to live in ms.
-async fn state(of: &Connection, keys: &[&[u8]]) -> Vec<(Option<Header>, Vec<Record>, i64)> {
-    let call = Call { keys: keys.to_vec(), args: Vec::new() };
+async fn state(of: &Connection, keys: &[(&[u8], Algorithm)]) -> Vec<(Option<Header>, Vec<Record>, i64)> {
+    let call = Call { keys: keys.iter().map(|(key, _)| *key).collect(), args: Vec::new() };
     let Value::Array(buckets) = of.call(&Script::new(STATE), &call).await.expect("the state") else { panic!() };
-    let read = |bucket| {
+    let read = |(bucket, algorithm)| {
         let Value::Array(mut pair) = bucket else { panic!() };
         let (ttl, flat) = (pair.pop(), pair.pop());
         let (Some(Value::Int(ttl)), Some(Value::Array(flat))) = (ttl, flat) else { panic!() };
         let flat: Vec<_> = flat.into_iter().map(bulk).collect();
+        let log = flat.chunks(2).find(|pair| pair[0] == b"l").map_or(&[][..], |pair| &pair[1]);
         let (mut head, mut records) = (None, Vec::new());
         for pair in flat.chunks(2) {
-            if pair[0] == b"h" {
-                head = Some(header(&pair[1]));
-            } else {
-                records.push(record(&pair[0], &pair[1]));
+            match &pair[0][..] {
+                b"h" => head = Some(header(&pair[1], algorithm, log)),
+                b"l" => assert_eq!(algorithm, Algorithm::SlidingLog),
+                id => records.push(record(id, &pair[1])),
             }
         }
         records.sort_by_key(|r| r.instance);
         (head, records, ttl)
     };
-    buckets.into_iter().map(read).collect()
+    buckets.into_iter().zip(keys.iter().map(|(_, algorithm)| *algorithm)).map(read).collect()
 }
 
 fn signed(d: &mut Doubles<'_>) -> i64 {
     d.next().expect("a number") as i64
 }
 
-fn header(bytes: &[u8]) -> Header {
-    assert_eq!((bytes[0], bytes.len()), (1, 113));
+fn header(bytes: &[u8], algorithm: Algorithm, log: &[u8]) -> Header {
+    assert_eq!(bytes[0], 1 + 16 * kind(algorithm));
+    let frame_bytes = if algorithm.is_window() { 16 } else { 0 };
+    assert!([113 + frame_bytes, 121 + frame_bytes].contains(&bytes.len()), "{}", bytes.len());
     let d = &mut Doubles(&bytes[1..]);
     let tokens = signed(d);
     let mut n = || d.whole().expect("a whole number");
@@ -71,9 +75,24 @@ fn header(bytes: &[u8]) -> Header {
     let (out, demand, earliest, latest) = (n(), n(), Micros(n()), Micros(n()));
     let (generation, policy_done, revision) = (n(), n() == 1, n() as u32);
     let rate = d.rate().expect("a rate");
-    let numbers = Numbers::bucket(revision, rate, d.whole().expect("a burst"));
-    let bucket = crate::algorithm::TokenBucket { tokens, rem, at };
-    let (meter, blocked) = (Meter::Bucket(bucket), Micros::ZERO);
+    let mut n = || d.whole().expect("a whole number");
+    let mut numbers = Numbers { algorithm, ..Numbers::bucket(revision, rate, n()) };
+    if algorithm.is_window() {
+        (numbers.window, numbers.offset) = (Micros(n()), Micros(n()));
+    }
+    let blocked = if bytes.len() > 113 + frame_bytes { Micros(n()) } else { Micros::ZERO };
+    let count = tokens as u64;
+    let meter = match Window::new(algorithm, at) {
+        None => Meter::Bucket(TokenBucket { tokens, rem, at }),
+        Some(Window::Fixed(_)) => Meter::Window(Window::Fixed(FixedWindow { counted: count, at })),
+        Some(Window::Counter(_)) => Meter::Window(Window::Counter(SlidingCounter { current: count, last: rem, at })),
+        Some(Window::Log(_)) => {
+            let d = &mut Doubles(log);
+            let mut n = || d.whole().expect("a whole number");
+            let entries = (0..log.len() / 16).map(|_| (Micros(n()), n())).collect();
+            Meter::Window(Window::Log(SlidingLog { entries, sum: count, at }))
+        }
+    };
     Header { meter, out, demand, earliest, latest, generation, policy_done, blocked, numbers }
 }
 
@@ -112,7 +131,7 @@ impl Dice {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
-    fn numbers(&mut self) -> Numbers {
+    fn numbers(&mut self, algorithm: Algorithm) -> Numbers {
         let period = match self.below(5) {
             0 => 1 + self.below(1_000),
             1 => SECOND,
@@ -133,7 +152,17 @@ impl Dice {
             2 => 1_000_000_000,
             _ => 1 + self.below(10_000),
         };
-        Numbers::bucket(self.pick(&[0, 0, 0, 0, 1, 2]), rate, burst)
+        let window = match self.below(8) {
+            0 => 1 + self.below(3_000),
+            1 => self.any(), // also what no rule may say
+            2 => YEAR,
+            3 | 4 => SECOND,
+            5 => 1 + self.below(100 * SECOND),
+            _ => 10 * SECOND,
+        };
+        let offset = Micros(if self.percent(60) { 0 } else { self.any() });
+        let numbers = Numbers::bucket(self.pick(&[0, 0, 0, 0, 1, 2]), rate, burst);
+        Numbers { algorithm, window: Micros(window), offset, ..numbers }
     }
 }
 
@@ -158,9 +187,26 @@ struct Twin {
     numbers: [Numbers; 3],
 }
 
+const ALL: [Algorithm; 6] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyMeter,
+    Algorithm::LeakyQueue,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
+
 impl Twin {
     fn new(dice: &mut Dice, number: usize) -> Twin {
-        let numbers = [dice.numbers(), dice.numbers(), dice.numbers()];
+        let algorithm = ALL[number % ALL.len()];
+        let mut numbers = [(); 3].map(|()| dice.numbers(algorithm));
+        if dice.percent(50) {
+            // Often of one length, so that what was counted meets other limits.
+            (numbers[1].window, numbers[1].offset) = (numbers[0].window, numbers[0].offset);
+        }
+        if dice.percent(50) {
+            numbers[0].burst = 1 + dice.below(20); // so that refusals are everyday
+        }
         Twin {
             name: format!("tollgate:{{16.3}}:twin:{number}").into(),
             book: Book::default(),
@@ -235,9 +281,25 @@ impl Twin {
             debt: Total { sum: if wild { dice.any() } else { said.debt }, acked: acked(dice, said.debt) },
             outage: Total { sum: if wild { dice.any() } else { said.outage }, acked: acked(dice, said.outage) },
             lost: dice.pick(&[Lost::Empty, Lost::Full]),
-            window: Micros::ZERO,
-            fresh: Micros::ZERO,
-            act: if dice.percent(8) { Act::Peek } else { Act::Sync },
+            window: Micros(match dice.below(6) {
+                0..3 => 0,
+                3 => dice.any(),
+                _ => now.saturating_sub(dice.below(20 * SECOND)),
+            }),
+            fresh: Micros(match dice.below(6) {
+                0..2 => 0,
+                2 => dice.any(),
+                3 => now,
+                _ => now.saturating_sub(dice.below(12 * SECOND)),
+            }),
+            act: match dice.below(100) {
+                0..8 => Act::Peek,
+                8 => Act::Clear,
+                9 if wild => Act::Block(Micros(dice.any())),
+                9 | 10 => Act::Block(Micros(dice.below(20 * SECOND))),
+                11 => Act::Block(Micros::ZERO),
+                _ => Act::Sync,
+            },
         }
     }
 }
@@ -262,26 +324,27 @@ fn next_time(dice: &mut Dice, now: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_script_answers_and_keeps_what_the_book_does() {
-    const BUCKETS: usize = 32;
+    const BUCKETS: usize = 36;
     let server = RedisServer::start();
     let (connection, script) = (open(&server.url(), PATIENT), Script::sync_buckets());
     let dice = &mut Dice(2);
-    let (mut asked, mut applied, mut lent) = (0, 0, 0);
-    for life in 0..24 {
+    let (mut asked, mut applied, mut lent, mut longest) = (0, 0, [0; 6], 0);
+    for life in 0..40 {
         let mut now = dice.pick(&[1, SECOND, TODAY, TODAY, TODAY, (1 << 53) - SECOND]);
         let mut twins: Vec<_> = (0..BUCKETS).map(|i| Twin::new(dice, life * BUCKETS + i)).collect();
+        let keys: Vec<_> = twins.iter().map(|t| (t.name.clone(), t.numbers[0].algorithm)).collect();
+        let keys: Vec<_> = keys.iter().map(|(name, algorithm)| (&name[..], *algorithm)).collect();
         for round in 0..40 {
             now = next_time(dice, now);
             let messages: Vec<_> = twins.iter_mut().map(|t| t.message(dice, now)).collect();
             let named: Vec<_> = twins.iter().zip(&messages).map(|(t, m)| (&t.name[..], *m)).collect();
             let answers = ask(&connection, script, now, &named).await;
-            let names: Vec<_> = twins.iter().map(|t| t.name.clone()).collect();
-            let kept = state(&connection, &names.iter().map(|n| &n[..]).collect::<Vec<_>>()).await;
+            let kept = state(&connection, &keys).await;
             for (i, twin) in twins.iter_mut().enumerate() {
                 let (sync, before) = (&messages[i], twin.book.clone());
                 let reply = twin.book.apply(sync, Micros(now));
                 let context = || format!("life {life}, round {round}, bucket {i}, now {now}\n{sync:#?}\n{before:#?}");
-                let answer = unpack(&answers[i]);
+                let answer = unpack(&answers[i], keys[i].1);
                 assert_eq!(answer, Ok(reply), "{}\n{}", String::from_utf8_lossy(&answers[i]), context());
                 let (head, records, ttl) = &kept[i];
                 assert_eq!(head.as_ref(), twin.book.header(), "{}", context());
@@ -289,9 +352,12 @@ async fn the_script_answers_and_keeps_what_the_book_does() {
                 // case B-01: every key has a time to live.
                 assert!(head.is_none() || *ttl > 0, "{}", context());
                 asked += 1;
-                if reply.outcome == Outcome::Applied && sync.act != Act::Peek {
+                if let Some(Header { meter: Meter::Window(Window::Log(log)), .. }) = head {
+                    longest = longest.max(log.entries.len());
+                }
+                if reply.outcome == Outcome::Applied && sync.act == Act::Sync {
                     applied += 1;
-                    lent += u64::from(reply.grant > 0);
+                    lent[i % 6] += u64::from(reply.grant > 0 || reply.given > 0);
                     let who = (bounded(sync).instance.0 % 4) as usize;
                     twin.said[who].hold = twin.said[who].hold.saturating_add(reply.grant).min(1 << 50);
                     twin.said[who].generation = reply.generation;
@@ -299,5 +365,6 @@ async fn the_script_answers_and_keeps_what_the_book_does() {
             }
         }
     }
-    assert!(asked >= 20_000 && applied > asked / 2 && lent > applied / 20, "{asked} {applied} {lent}");
+    assert!(asked >= 50_000 && applied > asked / 2 && longest > 3, "{asked} {applied} {longest}");
+    assert!(lent.iter().all(|n| *n > applied / 6 / 10), "{lent:?} of {applied}");
 }

@@ -1,0 +1,333 @@
+//! Rules that are replaced while a gate runs, by the public face.
+
+#[path = "support/gates.rs"]
+mod gates;
+
+use gates::{Seen, slow, until};
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
+use tollgate::{Clock, Decision, ErrorKind, Event, Limiter, MemoryStore, Mode, Rule, Rules, Source, Tollgate};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn one(rule: Rule) -> Rules {
+    Rules::new().rule("r", rule)
+}
+
+/// A gate of one rule called "r", and its limiter.
+async fn gate(rule: Rule) -> (Tollgate, Limiter) {
+    let gate = Tollgate::builder().rules(one(rule)).build().await.expect("a fair rule");
+    let limiter = gate.limiter("r").expect("its rule");
+    (gate, limiter)
+}
+
+async fn passed(limiter: &Limiter, key: &str) -> u64 {
+    let mut passed = 0;
+    while passed < 10_000 && limiter.check(key).await.is_allowed() {
+        passed += 1;
+    }
+    passed
+}
+
+fn is_lifted(decision: &Decision) -> bool {
+    decision.is_allowed() && decision.trouble() == Some(ErrorKind::UnknownRule)
+}
+
+// case A-23: a limit that is changed, removed and set again takes effect, for limiters from before too.
+#[tokio::test]
+async fn a_limit_of_30_that_is_removed_and_comes_back_as_150_is_followed() {
+    for mode in [Mode::Local, Mode::Leased, Mode::Exact] {
+        let (gate, limiter) = gate(slow(30).mode(mode)).await;
+        let handle = limiter.key("a");
+        assert_eq!(passed(&limiter, "a").await, 30, "{mode:?}");
+        assert!(!handle.check().await.is_allowed());
+
+        let other = Rules::new().rule("other", slow(5).mode(mode));
+        let replaced = gate.replace_rules(other).expect("a fair rule");
+        assert_eq!((replaced.added, replaced.removed, replaced.kept), (vec!["other"], vec!["r"], 0));
+        let asked = [limiter.check("a").await, limiter.check_now("b"), handle.check().await, handle.check_now()];
+        assert!(asked.iter().all(is_lifted), "{mode:?} {asked:?}");
+        assert!(is_lifted(&limiter.peek("a").await));
+        let error = gate.limiter("r").expect_err("it is gone");
+        assert_eq!((error.kind(), error.to_string().contains("other")), (ErrorKind::UnknownRule, true));
+        assert_eq!(gate.snapshot().lifted, 4);
+        assert_eq!(gate.snapshot().rules.iter().map(|rule| rule.name).collect::<Vec<_>>(), ["other"]);
+
+        let back = one(slow(150).mode(mode)).rule("other", slow(5).mode(mode));
+        let replaced = gate.replace_rules(back).expect("fair rules");
+        assert_eq!((replaced.added, replaced.removed, replaced.kept), (vec!["r"], vec![], 1));
+        for limiter in [&limiter, &gate.limiter("r").expect("it is back")] {
+            assert_eq!((limiter.check("c").await.limit(), limiter.check("c").await.trouble()), (150, None), "{mode:?}");
+        }
+        assert_eq!(passed(&limiter, "fresh").await, 150, "{mode:?}");
+        assert_eq!(handle.check().await.limit(), 150, "{mode:?}");
+    }
+}
+
+// case A-23: default 100, override 30.
+#[tokio::test]
+async fn an_override_that_comes_changes_and_goes_is_followed() {
+    for mode in [Mode::Local, Mode::Leased, Mode::Exact] {
+        let rule = || slow(100).mode(mode);
+        let (gate, limiter) = gate(rule()).await;
+        let handle = limiter.key("vip");
+        for (next, right) in [
+            (rule().override_key("vip", rule().burst(30)), 30),
+            (rule().override_key("vip", rule().burst(40)), 40),
+            (rule().override_key("v*", rule().burst(50)), 50),
+            (rule().deny("v*"), 0),
+            (rule(), 100),
+        ] {
+            let replaced = gate.replace_rules(one(next)).expect("fair rules");
+            assert_eq!(replaced.changed, ["r"]);
+            assert_eq!([limiter.check("vip").await.limit(), handle.check_now().limit()], [right, right], "{mode:?}");
+            assert_eq!(limiter.check("other").await.limit(), 100, "{mode:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lower_limit_clips_what_is_left_and_never_makes_a_debt_of_it() {
+    for mode in [Mode::Local, Mode::Exact] {
+        let (gate, limiter) = gate(slow(100).mode(mode)).await;
+        let _ = limiter.check_n("a", 10).await;
+        let _ = limiter.check_n("b", 90).await;
+        gate.replace_rules(one(slow(30).mode(mode))).expect("a fair rule");
+        let left = [passed(&limiter, "a").await, passed(&limiter, "b").await];
+        // 90 of 100 were left of the first and 10 of the second: the authority clips what is there, a local rule keeps what
+        // is lacking.
+        assert_eq!(left, if mode == Mode::Local { [20, 0] } else { [30, 10] }, "{mode:?}");
+    }
+}
+
+// case C-23: refused requests cost nothing, so that a limit of 20 after one of 10 lets 10 more pass.
+#[tokio::test]
+async fn a_raised_limit_helps_those_who_were_refused() {
+    let (gate, limiter) = gate(slow(10).mode(Mode::Local)).await;
+    let mut allowed = 0;
+    for _ in 0..50 {
+        allowed += u64::from(limiter.check_now("a").is_allowed());
+    }
+    gate.replace_rules(one(slow(20).mode(Mode::Local))).expect("a fair rule");
+    assert_eq!((allowed, passed(&limiter, "a").await), (10, 10));
+}
+
+#[test]
+fn local_state_is_kept_when_the_rate_changes() {
+    let clock = Clock::manual();
+    let per_minute = |n: u64| one(Rule::token_bucket(n, MINUTE).burst(10).mode(Mode::Local));
+    let gate = Tollgate::builder().clock(clock.clone()).rules(per_minute(60)).build_local().expect("a fair rule");
+    let limiter = gate.limiter("r").expect("its rule");
+    assert!(limiter.check_now_n("a", 8).is_allowed());
+    // Eight are lacking, and come at the new rate of one each ten seconds.
+    gate.replace_rules(per_minute(6)).expect("a fair rule");
+    assert_eq!(limiter.check_now_n("a", 0).remaining(), 2);
+    clock.advance(10 * SECOND);
+    assert_eq!(limiter.check_now_n("a", 0).remaining(), 3);
+    gate.replace_rules(per_minute(600)).expect("a fair rule");
+    assert_eq!(limiter.check_now_n("a", 0).remaining(), 3);
+    clock.advance(SECOND / 10);
+    assert_eq!(limiter.check_now_n("a", 0).remaining(), 4);
+}
+
+#[tokio::test]
+async fn a_rule_that_counts_in_another_way_starts_anew() {
+    for mode in [Mode::Local, Mode::Exact] {
+        let (gate, limiter) = gate(slow(5).mode(mode)).await;
+        assert_eq!(passed(&limiter, "a").await, 5);
+        let meter = Rule::leaky_bucket(1, HOUR).burst(7).mode(mode).deadline(5 * SECOND);
+        gate.replace_rules(one(meter)).expect("a fair rule");
+        assert_eq!(limiter.check("a").await.limit(), 7);
+        gate.replace_rules(one(slow(5).mode(mode))).expect("a fair rule");
+        assert!(!limiter.check("a").await.is_allowed(), "{mode:?}: what was spent before is still spent");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_may_change_who_decides_where_the_gate_has_an_engine() {
+    let (gate, limiter) = gate(slow(5)).await;
+    for mode in [Mode::Local, Mode::Exact, Mode::Leased, Mode::Local, Mode::Leased] {
+        gate.replace_rules(one(slow(5).mode(mode))).expect("a fair rule");
+        let decision = limiter.check(format!("{mode:?}")).await;
+        assert!(decision.is_allowed(), "{mode:?} {decision:?}");
+        assert_eq!(decision.source() == Source::Local, mode == Mode::Local, "{mode:?} {decision:?}");
+    }
+    for rule in [Rule::unlimited(), Rule::deny_all(), slow(5)] {
+        let allowed = rule != Rule::deny_all();
+        gate.replace_rules(one(rule)).expect("a fair rule");
+        assert_eq!(limiter.check("fresh").await.is_allowed(), allowed);
+    }
+
+    let seen = Seen::default();
+    let builder = Tollgate::builder().observer(seen.clone()).rules(one(slow(5).mode(Mode::Local)));
+    let alone = builder.build_local().expect("a fair rule");
+    let error = alone.replace_rules(one(slow(5))).expect_err("no engine");
+    assert!(error.to_string().starts_with("rule \"r\": mode: this gate was built with"), "{error}");
+    let lists = one(slow(5).mode(Mode::Local).allow("a")).rule("s", Rule::deny_all().override_key("a", slow(5)));
+    assert!(alone.replace_rules(lists).is_err());
+    assert_eq!(seen.count(|event| matches!(event, Event::RulesRefused { .. })), 2);
+}
+
+#[tokio::test]
+async fn a_wrong_set_changes_nothing_and_says_which_rule_and_field() {
+    let seen = Seen::default();
+    let rules = one(slow(5)).rule("s", slow(6));
+    let gate = Tollgate::builder().observer(seen.clone()).rules(rules.clone()).build().await.expect("fair rules");
+    let limiter = gate.limiter("r").expect("its rule");
+    let fair = || one(slow(50));
+    let table: Vec<(Rules, &[&str])> = vec![
+        (fair().rule("t", Rule::token_bucket(0, SECOND)), &["rule \"t\": rate: "]),
+        (fair().rule("t", Rule::fixed_window(5, Duration::ZERO)), &["rule \"t\": rate: "]),
+        (fair().rule("t", Rule::fixed_window(5, SECOND).utc_offset(86_400)), &["rule \"t\": utc_offset: "]),
+        (fair().rule("t", slow(5).deny("a\\")), &["rule \"t\": deny: "]),
+        (fair().rule("", slow(5)), &["name"]),
+        (fair().rule("r", slow(5)), &["rule \"r\": name: ", "two rules"]),
+        (one(slow(5).mode(Mode::Local).burst(u64::MAX)), &["rule \"r\": burst: "]),
+    ];
+    let wrong = table.len();
+    for (set, words) in table {
+        let error = gate.replace_rules(set).expect_err("a wrong set");
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+        let told = Event::RulesRefused { message: error.to_string() };
+        assert_eq!(seen.all().last(), Some(&told));
+    }
+    assert_eq!(
+        [limiter.check("a").await.limit(), gate.limiter("s").expect("still there").check("a").await.limit()],
+        [5, 6]
+    );
+    let same = gate.replace_rules(rules).expect("fair rules");
+    assert_eq!((same.kept, same.added.len() + same.changed.len() + same.removed.len()), (2, 0));
+    assert_eq!(seen.count(|event| matches!(event, Event::RulesRefused { .. })), wrong);
+    let replaced = gate.replace_rules(fair().rule("new", slow(1))).expect("fair rules");
+    assert_eq!((replaced.changed, replaced.added, replaced.removed), (vec!["r"], vec!["new"], vec!["s"]));
+    let told = Event::RulesReplaced { added: vec!["new"], changed: vec!["r"], removed: vec!["s"] };
+    assert_eq!(seen.all().last(), Some(&told));
+}
+
+#[tokio::test]
+async fn all_rules_may_go_and_come_back() {
+    let (gate, limiter) = gate(slow(5)).await;
+    gate.replace_rules(Rules::new()).expect("no rules are fair rules");
+    assert!(is_lifted(&limiter.check("a").await));
+    assert!(gate.limiter("r").is_err());
+    gate.replace_rules(one(slow(5))).expect("a fair rule");
+    assert_eq!(passed(&limiter, "a").await, 5);
+}
+
+#[tokio::test]
+async fn rules_are_replaced_after_a_shutdown_too() {
+    let rules = |n| one(slow(n)).rule("near", slow(n).mode(Mode::Local));
+    let gate = Tollgate::builder().rules(rules(5)).build().await.expect("fair rules");
+    gate.shutdown().await.expect("nothing to give back");
+    gate.replace_rules(rules(9)).expect("fair rules");
+    let [far, near] = ["r", "near"].map(|name| gate.limiter(name).expect("its rule").check_now("a"));
+    assert_eq!((far.trouble(), near.limit(), near.is_allowed()), (Some(ErrorKind::ShutDown), 9, true));
+}
+
+/// Other instances may still have the old numbers: each counts by its own, in one bucket.
+#[tokio::test]
+async fn instances_change_over_one_by_one() {
+    let store = MemoryStore::default();
+    let mut gates = Vec::new();
+    for _ in 0..2 {
+        let builder = Tollgate::builder().store(store.clone()).rules(one(slow(10).mode(Mode::Exact)));
+        gates.push(builder.build().await.expect("a fair rule"));
+    }
+    let [old, new] = [0, 1].map(|at: usize| gates[at].limiter("r").expect("its rule"));
+    assert!(old.check_n("a", 4).await.is_allowed());
+    gates[1].replace_rules(one(slow(3).mode(Mode::Exact))).expect("a fair rule");
+    assert_eq!(passed(&new, "a").await, 3, "clipped");
+    assert_eq!(passed(&old, "a").await, 0);
+}
+
+/// Threads check while the rules are replaced again and again. Limit and rate of a decision, and what each override and
+/// each mode says, must always be those of one edition.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn ten_thousand_replacements_are_never_seen_by_halves() {
+    const EDITIONS: u64 = 10_000;
+    let clock = Clock::manual();
+    // Edition n has a burst of n + 10, and needs as many seconds for each token: no other does.
+    let edition = |n: u64| {
+        let size = n % 97 + 10;
+        let rule = Rule::token_bucket(1, SECOND * u32::try_from(size).expect("small")).burst(size);
+        let double = Rule::token_bucket(1, SECOND * u32::try_from(size).expect("small")).burst(size * 2);
+        let listed = rule.clone().override_key("twice", double.clone()).override_key("twice-*", double);
+        let mode = [Mode::Local, Mode::Leased][usize::from(n % 3 == 0)];
+        let rules = Rules::new()
+            .rule("plain", rule.clone())
+            .rule("listed", listed)
+            .rule("near", rule.clone().mode(Mode::Local));
+        let rules = rules.rule("turns", rule.clone().mode(mode));
+        if n % 5 == 0 { rules } else { rules.rule("comes", rule) }
+    };
+    let gate = Tollgate::builder().clock(clock).rules(edition(1)).build().await.expect("fair rules");
+    let (done, checks) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (gate, done, checks) = (&gate, &done, &checks);
+            scope.spawn(move || {
+                let names = ["plain", "listed", "near", "turns", "comes"];
+                let limiters = names.map(|name| gate.limiter(name).expect("its rule"));
+                let handles: Vec<_> = limiters.iter().map(|limiter| limiter.key("by-handle")).collect();
+                let mut asked = 0_u64;
+                while !done.load(Relaxed) {
+                    for (limiter, handle) in limiters.iter().zip(&handles) {
+                        asked += 1;
+                        let key = format!("{thread}-{}", asked % 20);
+                        whole(limiter.check_now(&key), 1);
+                        whole(handle.check_now(), 1);
+                    }
+                    whole(limiters[1].check_now("twice"), 2);
+                    whole(limiters[1].check_now("twice-as-much"), 2);
+                    if let Ok(fresh) = gate.limiter("comes") {
+                        whole(fresh.check_now("fresh"), 1);
+                    }
+                }
+                checks.fetch_add(asked, Relaxed);
+            });
+        }
+        for n in 2..EDITIONS + 2 {
+            gate.replace_rules(edition(n)).expect("fair rules");
+            if n % 97 == 0 {
+                thread::yield_now();
+            }
+        }
+        done.store(true, Relaxed);
+    });
+    assert!(checks.load(Relaxed) > 1_000, "{} checks", checks.load(Relaxed));
+    let last = gate.limiter("plain").expect("its rule").check_now("key").limit();
+    assert_eq!(last, (EDITIONS + 1) % 97 + 10);
+}
+
+/// The limit of an answer and the time in which it fills up belong to one edition.
+#[track_caller]
+fn whole(decision: Decision, times: u64) {
+    if decision.trouble() == Some(ErrorKind::UnknownRule) {
+        assert_eq!(decision.limit(), u64::MAX, "{decision:?}");
+        return;
+    }
+    let seconds_each = decision.limit() / times;
+    let lacking = decision.limit() - decision.remaining();
+    assert_eq!(decision.limit() % times, 0, "{decision:?}");
+    assert_eq!(decision.reset_after(), SECOND * u32::try_from(lacking * seconds_each).expect("small"), "{decision:?}");
+}
+
+/// The engine goes by the new numbers as well, also for keys that are warm.
+#[tokio::test]
+async fn leased_keys_that_are_warm_follow_too() {
+    let (gate, limiter) = gate(slow(1_000)).await;
+    assert!(limiter.check("a").await.is_allowed());
+    gate.replace_rules(one(slow(30))).expect("a fair rule");
+    until("what remains is no more than the new limit", || limiter.check_now_n("a", 0).remaining() <= 30).await;
+    // The tokens that were lent by the old numbers, an eighth at most, are let go or spent; then the new ones bind.
+    let all = passed(&limiter, "a").await;
+    assert!(all <= 30 + 250, "{all}");
+    gate.replace_rules(one(Rule::token_bucket(1_000, SECOND).deadline(5 * SECOND))).expect("a fair rule");
+    until("the new rate refills it", || limiter.check_now("a").is_allowed()).await;
+}
