@@ -14,9 +14,9 @@ mod exceptions;
 mod planted;
 #[path = "guarantees/seeds.rs"]
 mod seeds;
+#[path = "guarantees/survey.rs"]
+mod survey;
 #[path = "guarantees/usage.rs"]
 mod usage;
 #[path = "guarantees/worlds.rs"]
 mod worlds;
-#[path = "guarantees/survey.rs"]
-mod survey;
