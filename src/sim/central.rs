@@ -110,6 +110,18 @@ impl Central {
         cost * self.scale - room
     }
 
+    /// Fills it up again by what was taken and given back, up to its cap. For buckets: in a window what came back is as
+    /// if it had never been taken.
+    pub(super) fn give_back(&mut self, moment: Moment, tokens: u64) {
+        self.room(moment);
+        let parts = self.parts(tokens);
+        match &mut self.state {
+            State::Bucket { level, cap, .. } => *level = (*level + parts).min(*cap),
+            State::Meter { filled, .. } => *filled = (*filled - parts).max(0),
+            _ => {}
+        }
+    }
+
     /// Parts of tokens that may be taken at this moment.
     fn room(&mut self, moment: Moment) -> i128 {
         match &mut self.state {

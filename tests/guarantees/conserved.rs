@@ -25,8 +25,8 @@ fn what_came_was_admitted_or_is_held_or_free_or_overflowed() {
             .traffic(Traffic::poisson(demand).costs(if burst > 20 { &[1, 2, 7] } else { &[1] }).waits(0.7))
             .network(Network::delay(100 * MS / 1_000, MS))
             .span(3 * SECOND)
-            // Until the last answer is there, and nobody has waited so long that he leaves.
-            .rest(30 * MS)
+            // Until all is answered, and what was given to those who had left has gone back.
+            .rest(300 * MS)
             .audit()
             .seed(seed);
         let report = world.build().map_err(|e| e.to_string())?.run();

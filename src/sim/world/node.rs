@@ -17,7 +17,7 @@ use std::{
     future::Future,
     pin::pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Wake, Waker},
 };
 
 /// Room for keys: no world fills it.
@@ -41,6 +41,17 @@ impl Doorbell {
     }
 }
 
+/// Whether anybody who waits was answered.
+#[derive(Default)]
+struct Answered(AtomicBool);
+
+impl Wake for Answered {
+    fn wake(self: Arc<Self>) {
+        // ordering: Relaxed, as in `ring`.
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// What a check came to at once.
 pub(super) enum First {
     Admitted,
@@ -49,12 +60,17 @@ pub(super) enum First {
 }
 
 /// Who waits, for what, since when.
-struct Waiting {
-    ticket: Ticket,
+#[derive(Clone, Copy)]
+struct Who {
     asked_at: Micros,
     rule: usize,
     key: u32,
     cost: u64,
+}
+
+struct Waiting {
+    ticket: Ticket,
+    who: Who,
     cell: Arc<Cell>,
 }
 
@@ -88,6 +104,7 @@ pub(super) struct Node {
     /// What the engine has to take in its next round.
     inbox: Vec<Input>,
     waiting: Vec<Waiting>,
+    answered: Arc<Answered>,
     /// When the engine runs next.
     pub(super) wake: Micros,
     pub(super) state: State,
@@ -117,6 +134,7 @@ impl Node {
             fallback: Governed::new(clock.clone(), KEYS_MAX),
             inbox: Vec::new(),
             waiting: Vec::new(),
+            answered: Arc::default(),
             wake: Micros::MAX,
             state: State::Up,
             clock: clock.clone(),
@@ -196,10 +214,18 @@ impl Node {
             self.without_authority(terms, rule, &cell, cost, place);
             return;
         }
-        let (ticket, waiter) = pair();
-        let deadline = self.clock.now().plus(terms.deadline);
-        self.inbox.push(Input::Ask { cell: cell.clone(), cost, deadline, waiter });
-        self.waiting.push(Waiting { ticket, asked_at: self.clock.now(), rule, key: key_number, cost, cell });
+        let now = self.clock.now();
+        self.wait(Who { rule, key: key_number, cost, asked_at: now }, cell, now.plus(terms.deadline));
+    }
+
+    /// Has somebody wait at this cell.
+    fn wait(&mut self, who: Who, cell: Arc<Cell>, deadline: Micros) {
+        let (mut ticket, waiter) = pair();
+        // Once now, so that the answer wakes.
+        let waker = Waker::from(self.answered.clone());
+        _ = pin!(&mut ticket).poll(&mut Context::from_waker(&waker));
+        self.inbox.push(Input::Ask { cell: cell.clone(), cost: who.cost, deadline, waiter });
+        self.waiting.push(Waiting { ticket, who, cell });
     }
 
     /// The outage policy, as the limiter applies it.
@@ -239,18 +265,20 @@ impl Node {
         self.wake = if next == Micros::MAX { next } else { Micros((next.max(now).0 / 1_000 + 1) * 1_000) };
     }
 
-    /// Answers those whose answer is there. Refills `asks` with those whose cell was closed meanwhile.
+    /// Takes the answers that are there; who was at a cell that is closed waits on at its successor.
     pub(super) fn collect(&mut self, terms: &[Terms], places: &mut Place, admitted: &mut Vec<Late>) {
-        if self.waiting.is_empty() {
+        // ordering: Relaxed, as in `ring`.
+        if !self.answered.0.swap(false, Relaxed) {
             return;
         }
-        let mut context = Context::from_waker(Waker::noop());
+        let waker = Waker::from(self.answered.clone());
+        let mut context = Context::from_waker(&waker);
         for mut waiting in std::mem::take(&mut self.waiting) {
             let Poll::Ready(answer) = pin!(&mut waiting.ticket).poll(&mut context) else {
                 self.waiting.push(waiting);
                 continue;
             };
-            let Waiting { rule, key, cost, cell, asked_at, .. } = waiting;
+            let (Who { rule, key, cost, asked_at }, cell) = (waiting.who, waiting.cell);
             match answer {
                 Answer::Given { by_authority, delay, .. } => {
                     admitted.push(Late { rule, key, cost, by_authority, delay });
@@ -261,12 +289,7 @@ impl Node {
                 Answer::Closed => {
                     let name = Key::stored(cell.key_bytes(), cell.is_digest());
                     match self.tier.cell(rule as u32, &name) {
-                        Ok(cell) => {
-                            let (ticket, waiter) = pair();
-                            let deadline = asked_at.plus(terms[rule].deadline);
-                            self.inbox.push(Input::Ask { cell: cell.clone(), cost, deadline, waiter });
-                            self.waiting.push(Waiting { ticket, asked_at, rule, key, cost, cell });
-                        }
+                        Ok(cell) => self.wait(waiting.who, cell, asked_at.plus(terms[rule].deadline)),
                         Err(_) => places.failed += cost,
                     }
                 }

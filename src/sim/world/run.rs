@@ -8,11 +8,12 @@ use super::{
     report::{Report, Violation},
 };
 use crate::{
+    algorithm::Algorithm,
     clock::Clock,
     error::{Error, ErrorKind},
     hash,
     key::{BucketName, Key, KeySpace, LongKeys},
-    lease::{InstanceId, Outcome, Reply},
+    lease::{InstanceId, Numbers, Outcome, Reply},
     rule::{Cold, Mode, Terms},
     sim::{
         Admission,
@@ -57,9 +58,26 @@ struct Letter {
 }
 
 enum Text {
-    Request { id: u64, batch: Batch, sent: Micros, echo: bool },
-    Answer { id: u64, result: Result<Answers, Error>, acted: Micros },
-    Beat { instance: InstanceId, leave: bool, sent: Micros },
+    /// `gone`: what each bucket of it had given to nobody by then, in all.
+    Request {
+        id: u64,
+        batch: Batch,
+        sent: Micros,
+        echo: bool,
+        gone: Vec<(u32, u64)>,
+    },
+    /// `batch`: what it answers.
+    Answer {
+        id: u64,
+        result: Result<Answers, Error>,
+        acted: Micros,
+        batch: Option<Batch>,
+    },
+    Beat {
+        instance: InstanceId,
+        leave: bool,
+        sent: Micros,
+    },
     Beaten(Result<Beat, Error>),
 }
 
@@ -72,6 +90,17 @@ struct Admitted {
     /// Which instance, by birth.
     who: u32,
     cost: u64,
+    sort: Sort,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    /// Somebody was let in.
+    Admitted,
+    /// The authority gave it to somebody who had left.
+    Gone,
+    /// What was gone came back.
+    Back,
 }
 
 /// From this time on so much more may be admitted.
@@ -119,6 +148,10 @@ pub(super) struct Run<'w> {
     /// What the authority has let go, while a fault may forget it.
     lent: Option<Vec<(Micros, u32, u64)>>,
     conceded: Vec<Conceded>,
+    /// What was given to nobody, by instance and key: in all, and as far as the authority has taken it back.
+    gone: HashMap<(u32, u32), (u64, u64)>,
+    /// What each instance has told of debt, by key and series.
+    debts: HashMap<(u32, InstanceId, u64), u64>,
     /// When the authority's clock was set, and by how much it differs from the world's since then.
     steps: Vec<(Micros, i64)>,
     central: Vec<Central>,
@@ -185,6 +218,8 @@ impl<'w> Run<'w> {
             trace: Vec::new(),
             lent: falls_back.then(Vec::new),
             conceded: Vec::new(),
+            gone: HashMap::new(),
+            debts: HashMap::new(),
             steps: vec![(Micros::ZERO, offset)],
             central,
             central_sum: 0,
@@ -288,7 +323,7 @@ impl<'w> Run<'w> {
         let slot = &mut self.slots[place];
         if let First::Admitted = slot.node.check(&ask, &mut slot.place) {
             slot.place.admitted += cost;
-            self.trace.push(Admitted { at: now, key: number, who: slot.node.born, cost });
+            self.trace.push(Admitted { at: now, key: number, who: slot.node.born, cost, sort: Sort::Admitted });
         }
         if slot.node.is_called() {
             let lag = Micros(10 + self.lots.u64(0..LAG_MAX));
@@ -311,7 +346,7 @@ impl<'w> Run<'w> {
             What::Wake(place) => {
                 let node = &self.slots[place].node;
                 if node.wake == now && node.state == State::Up {
-                    self.round(place, now);
+                    self.round(place, now, Vec::new());
                 }
             }
             What::Letter(n) => self.letter(n, now),
@@ -321,8 +356,8 @@ impl<'w> Run<'w> {
         }
     }
 
-    /// One round of an engine. `acted`: when the authority gave what it gives now.
-    fn round(&mut self, place: usize, acted: Micros) {
+    /// One round of an engine. `acted`: when the authority gave what it gives now; `given`: how much, by key.
+    fn round(&mut self, place: usize, acted: Micros, mut given: Vec<(u32, u64)>) {
         let now = self.clock.now();
         let slot = &mut self.slots[place];
         let mut effects = mem::take(&mut self.effects);
@@ -333,7 +368,14 @@ impl<'w> Run<'w> {
             let at = if late.by_authority { acted } else { now }.plus(late.delay);
             let key = late.rule as u32 * self.keys.len() as u32 + late.key;
             slot.place.admitted += late.cost;
-            self.trace.push(Admitted { at, key, who: slot.node.born, cost: late.cost });
+            self.trace.push(Admitted { at, key, who: slot.node.born, cost: late.cost, sort: Sort::Admitted });
+            if let Some((_, left)) = given.iter_mut().find(|(of, _)| late.by_authority && *of == key) {
+                *left = left.saturating_sub(late.cost);
+            }
+        }
+        for (key, cost) in given.into_iter().filter(|(_, left)| *left > 0) {
+            self.trace.push(Admitted { at: acted, key, who: slot.node.born, cost, sort: Sort::Gone });
+            self.gone.entry((slot.node.born, key)).or_default().0 += cost;
         }
         let (born, instance) = (slot.node.born, slot.node.engine.instance());
         if next < Micros::MAX {
@@ -344,7 +386,10 @@ impl<'w> Run<'w> {
         }
         for effect in effects.drain(..) {
             let text = match effect {
-                Effect::Send { id, batch } => Text::Request { id, batch, sent: now, echo: false },
+                Effect::Send { id, batch } => {
+                    let gone = self.gone_of(&batch, born);
+                    Text::Request { id, batch, sent: now, echo: false, gone }
+                }
                 Effect::Beat { leave } => Text::Beat { instance, leave, sent: now },
                 Effect::Report(crate::observe::Event::StateLost { .. }) => {
                     self.states_lost += 1;
@@ -355,6 +400,15 @@ impl<'w> Run<'w> {
             self.send(Letter { place, born, text });
         }
         self.effects = effects;
+    }
+
+    /// What the buckets of a batch have given to nobody, in all.
+    fn gone_of(&self, batch: &Batch, born: u32) -> Vec<(u32, u64)> {
+        if self.gone.is_empty() {
+            return Vec::new();
+        }
+        let keys = batch.questions.iter().filter_map(|(name, _)| self.by_name.get(name));
+        keys.filter_map(|key| Some((*key, self.gone.get(&(born, *key))?.0))).collect()
     }
 
     /// How long a message takes; `None`: it is lost.
@@ -381,10 +435,10 @@ impl<'w> Run<'w> {
         }
         if self.plan.network.repeat > 0.0
             && self.road.f64() < self.plan.network.repeat
-            && let Text::Request { id, ref batch, sent, .. } = letter.text
+            && let Text::Request { id, ref batch, sent, ref gone, .. } = letter.text
         {
             let again = Micros(self.road.u64(0..RESPONSE_TIMEOUT.0));
-            let text = Text::Request { id, batch: batch.clone(), sent, echo: true };
+            let text = Text::Request { id, batch: batch.clone(), sent, echo: true, gone: gone.clone() };
             self.post(now.plus(again), Letter { place, born: letter.born, text });
         }
         self.post(now.plus(way), letter);
@@ -404,7 +458,7 @@ impl<'w> Run<'w> {
         let lost = || Error::new(ErrorKind::Unanswered, "no answer in time");
         let (text, sent) = match letter.text {
             Text::Request { id, sent, echo: false, .. } => {
-                (Text::Answer { id, result: Err(lost()), acted: Micros::ZERO }, sent)
+                (Text::Answer { id, result: Err(lost()), acted: Micros::ZERO, batch: None }, sent)
             }
             Text::Beat { sent, .. } => (Text::Beaten(Err(lost())), sent),
             _ => return,
@@ -432,15 +486,17 @@ impl<'w> Run<'w> {
                 self.event(until, What::Letter(n));
                 return;
             }
-            Text::Request { id, batch, sent, echo } => {
-                let result = Ok(self.act(&batch, place, now));
+            Text::Request { id, batch, sent, echo, gone } => {
+                let answers = self.act(&batch, place, now);
+                self.take_back(&batch, &answers, &gone, born, now);
+                let result = Ok(answers);
                 if !echo {
-                    self.answer(place, born, sent, Text::Answer { id, result, acted: now }, Some(&batch));
+                    self.answer(place, born, sent, Text::Answer { id, result, acted: now, batch: Some(batch) });
                 }
             }
             Text::Beat { instance, leave, sent } => {
                 let result = self.store.beat(&self.members, instance, leave);
-                self.answer(place, born, sent, Text::Beaten(result), None);
+                self.answer(place, born, sent, Text::Beaten(result));
             }
             Text::Answer { .. } | Text::Beaten(_) if self.slots[place].node.born != born => {}
             Text::Answer { .. } | Text::Beaten(_) if self.slots[place].node.state == State::Frozen => {
@@ -448,20 +504,21 @@ impl<'w> Run<'w> {
                 self.held.push(n);
                 return;
             }
-            Text::Answer { id, result, acted } => {
+            Text::Answer { id, result, acted, batch } => {
+                let given = self.given(batch.as_ref(), &result);
                 self.slots[place].node.put(Input::Answered { id, result });
-                self.round(place, acted);
+                self.round(place, acted, given);
             }
             Text::Beaten(result) => {
                 self.slots[place].node.put(Input::Beaten(result));
-                self.round(place, now);
+                self.round(place, now, Vec::new());
             }
         }
         self.free.push(n);
     }
 
     /// Sends an answer on its way, if it can be back in time.
-    fn answer(&mut self, place: usize, born: u32, sent: Micros, text: Text, batch: Option<&Batch>) {
+    fn answer(&mut self, place: usize, born: u32, sent: Micros, text: Text) {
         let now = self.clock.now();
         let told = sent.plus(RESPONSE_TIMEOUT);
         let back = self.way(place).map(|way| now.plus(way));
@@ -469,7 +526,7 @@ impl<'w> Run<'w> {
             Some(at) if at <= told => self.post(at, Letter { place, born, text }),
             _ => {
                 if self.plan.planted == Some(Planted::TakesLateAnswers)
-                    && let (Text::Answer { result: Ok(answers), .. }, Some(batch)) = (&text, batch)
+                    && let Text::Answer { result: Ok(answers), batch: Some(batch), .. } = &text
                 {
                     for ((name, _), reply) in batch.questions.iter().zip(answers.iter().flatten()) {
                         *self.lie.late.entry((place, name.clone())).or_default() += reply.grant;
@@ -479,11 +536,37 @@ impl<'w> Run<'w> {
                 if now < told {
                     let lost = || Error::new(ErrorKind::Unanswered, "no answer in time");
                     let text = match text {
-                        Text::Answer { id, .. } => Text::Answer { id, result: Err(lost()), acted: now },
+                        Text::Answer { id, .. } => Text::Answer { id, result: Err(lost()), acted: now, batch: None },
                         _ => Text::Beaten(Err(lost())),
                     };
                     self.post(told, Letter { place, born, text });
                 }
+            }
+        }
+    }
+
+    /// What an answer gives to those who wait, by key.
+    fn given(&self, batch: Option<&Batch>, result: &Result<Answers, Error>) -> Vec<(u32, u64)> {
+        let (Some(batch), Ok(answers)) = (batch, result) else { return Vec::new() };
+        let pairs = batch.questions.iter().zip(answers);
+        let given = pairs.filter_map(|((name, sync), answer)| {
+            let reply = answer.as_ref().ok().filter(|reply| reply.outcome == Outcome::Applied && reply.given > 0)?;
+            Some((*self.by_name.get(name)?, reply.given * sync.need.cost))
+        });
+        given.collect()
+    }
+
+    /// The authority was told that what it had given found nobody.
+    fn take_back(&mut self, batch: &Batch, answers: &Answers, gone: &[(u32, u64)], born: u32, now: Micros) {
+        for (key, sum) in gone {
+            let place = batch.questions.iter().position(|(name, _)| self.by_name.get(name) == Some(key));
+            let answer = place.and_then(|place| answers.get(place)?.as_ref().ok());
+            if let Some((_, back)) = self.gone.get_mut(&(born, *key))
+                && answer.is_some_and(|reply| reply.outcome == Outcome::Applied)
+                && *sum > *back
+            {
+                self.trace.push(Admitted { at: now, key: *key, who: born, cost: *sum - *back, sort: Sort::Back });
+                *back = *sum;
             }
         }
     }
@@ -516,7 +599,10 @@ impl<'w> Run<'w> {
             if let (Some(lent), Some(key)) = (&mut self.lent, self.by_name.get(name))
                 && reply.outcome == Outcome::Applied
             {
-                lent.push((now, *key, reply.grant + reply.given * sync.need.cost));
+                let told = self.debts.entry((*key, sync.instance, sync.born)).or_default();
+                let debt = sync.debt.sum.saturating_sub(*told);
+                *told = sync.debt.sum.max(*told);
+                lent.push((now, *key, reply.grant + reply.given * sync.need.cost + debt));
             }
             if self.plan.planted == Some(Planted::TakesLateAnswers)
                 && let Some(late) = self.lie.late.remove(&(place, name.clone()))
@@ -661,7 +747,7 @@ impl<'w> Run<'w> {
     fn concede_lost_memory(&mut self, now: Micros) {
         for key in 0..self.names.len() {
             let out = self.store.sums(&self.names[key]).map_or(0, |sums| sums.out);
-            self.concede(now, key, out.saturating_add(self.rule_of(key).numbers.burst));
+            self.concede(now, key, out.saturating_add(most(&self.rule_of(key).numbers)));
         }
     }
 
@@ -685,8 +771,8 @@ impl<'w> Run<'w> {
             let numbers = &self.rule_of(key).numbers;
             let out = self.store.sums(&self.names[key]).map_or(0, |sums| sums.out);
             // Windows are judged by the authority's clock, to which no time was added.
-            let refill =
-                if numbers.algorithm.is_window() { 0 } else { numbers.rate.tokens_in(Micros(step)).min(numbers.burst) };
+            let came = numbers.rate.tokens_in(Micros(step)).saturating_add(1);
+            let refill = if numbers.algorithm.is_window() { 0 } else { came.min(most(numbers)) };
             self.concede(now, key, out.saturating_add(refill));
         }
     }
@@ -701,7 +787,7 @@ impl<'w> Run<'w> {
             seed: self.plan.seed,
             span: self.plan.span.plus(self.plan.rest),
             requests: self.requests,
-            admissions: self.trace.len() as u64,
+            admissions: self.trace.iter().filter(|a| a.sort == Sort::Admitted).count() as u64,
             places: self.slots.iter().map(|slot| slot.place).collect(),
             central: self.central_sum,
             violations: 0,
@@ -749,6 +835,15 @@ impl<'w> Run<'w> {
             } else {
                 self.moment(admitted.at)
             };
+            if admitted.sort != Sort::Admitted {
+                // In a window it is as if neither had been.
+                match admitted.sort {
+                    Sort::Back => machine.give_back(moment, admitted.cost),
+                    _ if terms.numbers.algorithm.is_window() => {}
+                    _ => _ = machine.take(moment, admitted.cost),
+                }
+                continue;
+            }
             let over = machine.take(moment, admitted.cost);
             if over > 0 {
                 report.excess = report.excess.max(machine.tokens(over));
@@ -765,14 +860,14 @@ impl<'w> Run<'w> {
             }
         }
         if self.plan.traces {
-            let first = self.trace.iter().filter(|a| (a.key as usize) < self.keys.len());
+            let first = self.trace.iter().filter(|a| (a.key as usize) < self.keys.len() && a.sort == Sort::Admitted);
             let as_seen = |a: &Admitted| Admission { before: since(a.at), after: since(a.at), cost: a.cost };
             report.trace = first.map(as_seen).collect();
         }
         if let Some(audit) = &self.audit {
             let key = Key::new(&self.keys[0], LongKeys::Hash);
             let held = key.map_or(0, |key| self.slots.iter().map(|slot| slot.node.held(0, &key)).sum());
-            let admitted = self.trace.iter().filter(|a| a.key == 0).map(|a| a.cost).sum();
+            let admitted = self.trace.iter().filter(|a| a.key == 0 && a.sort == Sort::Admitted).map(|a| a.cost).sum();
             report.conserved = Some(audit.close(admitted, held, self.store.sums(&self.names[0])));
             report.unbalanced = audit.unbalanced().map(since);
         }
@@ -794,4 +889,9 @@ impl<'w> Run<'w> {
         }
         words
     }
+}
+
+/// The most that a full machine lets pass at once: from a queue one leaves, and so many wait.
+fn most(numbers: &Numbers) -> u64 {
+    numbers.burst + u64::from(numbers.algorithm == Algorithm::LeakyQueue)
 }
