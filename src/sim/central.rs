@@ -66,6 +66,18 @@ impl Central {
         Central { state, scale, since: Micros::ZERO }
     }
 
+    /// What still holds of these numbers where the authority's clock is set while it counts.
+    ///
+    /// A clock that runs back by less than a second stands still for its buckets, each since its own last message, and
+    /// how much of the window before a sliding counter still counts is then nobody else's to know: twice the limit in any
+    /// span is left of its promise.
+    pub(super) fn of_a_set_clock(numbers: &Numbers) -> Central {
+        if numbers.algorithm != Algorithm::SlidingCounter {
+            return Central::new(numbers);
+        }
+        Central::new(&Numbers { algorithm: Algorithm::SlidingLog, burst: numbers.burst.saturating_mul(2), ..*numbers })
+    }
+
     /// Takes `cost` if it fits, all or none, and says whether it did. For a queue: whether it may wait.
     pub(super) fn offer(&mut self, moment: Moment, cost: u64) -> bool {
         let fits = match &self.state {
@@ -88,7 +100,8 @@ impl Central {
         if let State::Queue { next, count, period, .. } = &mut self.state {
             let at = i128::from(moment.at.0) * *count;
             let early = *next - at;
-            *next = at.max(*next) + i128::from(cost) * *period;
+            // Told in whole microseconds, rounded up: it may have been up to one sooner.
+            *next = (at - *count + 1).max(*next) + i128::from(cost) * *period;
             return early;
         }
         let room = self.room(moment);

@@ -69,7 +69,8 @@ fn a_clock_that_steps_back_adds_nothing() {
     for &(kind, mode) in SHARED {
         seeds::each(test, EACH, |seed| {
             let faults = Faults::none().steps_back(SECOND, 5 * SECOND).crashes(2 * SECOND, 200 * MS);
-            let report = worlds::holds(worlds::hostile(seed, kind, mode).faults(faults))?;
+            let report = worlds::holds(worlds::hostile(seed, kind, mode).faults(faults))
+                .map_err(|e| format!("{kind:?} {mode:?}: {e}"))?;
             // A `Buffered` instance may be ahead from its birth on.
             if report.conceded == 0 || mode == Mode::Buffered {
                 Ok(())

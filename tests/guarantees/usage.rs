@@ -34,7 +34,7 @@ fn busy(kind: Kind, mode: Mode, seed: u64, instances: usize, weights: &[f64]) ->
         .compare()
         .seed(seed);
     let report = world.build().map_err(|e| e.to_string())?.run();
-    if report.holds() { Ok(report) } else { Err(report.to_string()) }
+    if report.holds() { Ok(report) } else { Err(format!("{kind:?} {mode:?}: {report}")) }
 }
 
 #[test]

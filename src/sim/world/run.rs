@@ -807,19 +807,20 @@ impl<'w> Run<'w> {
         let mut exceptions = self.conceded.iter().peekable();
         let mut given: HashMap<u32, u64> = HashMap::new();
         let plain = self.steps.len() == 1;
+        let machine_of = if plain { Central::new } else { Central::of_a_set_clock };
         let offset = self.steps[0].1;
         for admitted in &self.trace {
             while let Some(exception) = exceptions.next_if(|exception| exception.at <= admitted.at) {
                 let terms = self.rule_of(exception.key as usize);
                 let place = &mut row[exception.key as usize];
-                let (machine, parts) = place.get_or_insert_with(|| (Central::new(&terms.numbers), 0));
+                let (machine, parts) = place.get_or_insert_with(|| (machine_of(&terms.numbers), 0));
                 *parts += machine.parts(exception.tokens);
                 let sum = given.entry(exception.key).or_default();
                 *sum += exception.tokens;
                 report.conceded = report.conceded.max(*sum);
             }
             let terms = self.rule_of(admitted.key as usize);
-            let fresh = || (Central::new(&terms.numbers), 0);
+            let fresh = || (machine_of(&terms.numbers), 0);
             let (machine, parts) = if locals && terms.mode == Mode::Local {
                 machines.entry((admitted.key, admitted.who)).or_insert_with(fresh)
             } else {
