@@ -62,7 +62,8 @@ impl Audit {
         let parts = |sums: Sums| (i128::from(sums.free) + i128::from(sums.out)) * self.period + i128::from(sums.part);
         let before = before.map_or(self.burst * self.period, parts);
         let overflow = before + came - spent * self.period - parts(after);
-        let was_full = i128::from(after.free) + i128::from(after.out) + spent >= self.burst;
+        // Refunds are clipped when they are settled, refill before what was used is taken away.
+        let was_full = i128::from(after.free) + i128::from(after.out) + given + i128::from(used.max(0)) >= self.burst;
         // Too much is never right; too little only where the bucket was full meanwhile.
         if overflow < 0 || (overflow > 0 && !was_full) {
             self.unbalanced.get_or_insert(now);
