@@ -3,16 +3,27 @@
 //! A [`Clock`] has two hands. The precise one costs 20 to 40 ns a look. The coarse one is one atomic
 //! that a thread of its own renews each millisecond; a hot path reads it for the price of a load. Both
 //! run on one monotonic line that starts when the process first asks.
+//!
+//! The same thread wakes who [sleeps](Clock::sleep_until) or has set an [alarm](Clock::alarm), so that waiting needs
+//! no runtime; while nobody does, that costs one load a tick.
 
 use crate::time::Micros;
 use std::{
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 // Not through `atomic`: a loom model never takes a clock inside, it passes times as numbers.
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Relaxed, Release},
+};
+
+mod alarms;
+
+pub(crate) use alarms::Alarm;
+use alarms::Alarms;
 
 /// How often the coarse hand moves.
 pub(crate) const COARSE_TICK: Duration = Duration::from_millis(1);
@@ -26,10 +37,24 @@ const ORIGIN: Micros = Micros::from_secs(1_000);
 #[repr(align(128))]
 struct Hand(AtomicU64);
 
+/// What all clones of a clock share.
+struct Face {
+    hand: Hand,
+    alarms: Alarms,
+    /// Its thread runs.
+    ticks: AtomicBool,
+}
+
+impl Face {
+    fn new(now: Micros) -> Face {
+        Face { hand: Hand(AtomicU64::new(now.0)), alarms: Alarms::default(), ticks: AtomicBool::new(false) }
+    }
+}
+
 /// A monotonic clock. Clones are the same clock.
 #[derive(Clone)]
 pub struct Clock {
-    coarse: Arc<Hand>,
+    face: Arc<Face>,
     precise: Option<System>,
 }
 
@@ -37,6 +62,8 @@ pub struct Clock {
 struct System {
     clock: quanta::Clock,
     start: quanta::Instant,
+    /// What the calendar showed when the line began.
+    began: Micros,
 }
 
 impl System {
@@ -51,26 +78,28 @@ impl Clock {
     #[must_use]
     pub fn system() -> Clock {
         static SYSTEM: OnceLock<System> = OnceLock::new();
-        static HAND: Mutex<Weak<Hand>> = Mutex::new(Weak::new());
+        static FACE: Mutex<Weak<Face>> = Mutex::new(Weak::new());
         let system = SYSTEM.get_or_init(|| {
             let clock = quanta::Clock::new();
             let start = clock.now();
-            System { clock, start }
+            let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
+            System { clock, start, began }
         });
-        let mut shared = HAND.lock().unwrap_or_else(PoisonError::into_inner);
-        let coarse = shared.upgrade().unwrap_or_else(|| {
-            let hand = Arc::new(Hand(AtomicU64::new(system.now().0)));
-            *shared = Arc::downgrade(&hand);
-            tick(Arc::downgrade(&hand), system.clone());
-            hand
+        let mut shared = FACE.lock().unwrap_or_else(PoisonError::into_inner);
+        let face = shared.upgrade().unwrap_or_else(|| {
+            let face = Arc::new(Face::new(system.now()));
+            *shared = Arc::downgrade(&face);
+            face
         });
-        Clock { coarse, precise: Some(system.clone()) }
+        let clock = Clock { face, precise: Some(system.clone()) };
+        clock.keep_ticking();
+        clock
     }
 
     /// A clock that stands still until it is [advanced](Clock::advance): for tests and simulators.
     #[must_use]
     pub fn manual() -> Clock {
-        Clock { coarse: Arc::new(Hand(AtomicU64::new(ORIGIN.0))), precise: None }
+        Clock { face: Arc::new(Face::new(ORIGIN)), precise: None }
     }
 
     /// The time to the microsecond; 20 to 40 ns. Also moves the coarse hand, where that is a tick or more behind.
@@ -82,8 +111,8 @@ impl Clock {
                 // ordering: Relaxed, here and below. The hand guards no other memory, and `max`
                 // keeps it from running backwards whoever writes last. Written seldom: every check of every
                 // thread reads this line.
-                if now.0 >= self.coarse.0.load(Relaxed).saturating_add(TICK_MICROS) {
-                    self.coarse.0.fetch_max(now.0, Relaxed);
+                if now.0 >= self.face.hand.0.load(Relaxed).saturating_add(TICK_MICROS) {
+                    self.face.hand.0.fetch_max(now.0, Relaxed);
                 }
                 now
             }
@@ -95,14 +124,23 @@ impl Clock {
     #[inline]
     #[must_use]
     pub fn coarse(&self) -> Micros {
-        Micros(self.coarse.0.load(Relaxed))
+        Micros(self.face.hand.0.load(Relaxed))
     }
 
-    /// Moves a manual clock on. Does nothing to the system's.
+    /// The time of the calendar, in microseconds since 1970, as the system had it when the process first asked for a
+    /// time, and steady from there on. A manual clock shows its own time.
+    #[must_use]
+    pub(crate) fn calendar(&self) -> Micros {
+        let now = self.now();
+        self.precise.as_ref().map_or(now, |system| system.began.plus(now.minus(ORIGIN)))
+    }
+
+    /// Moves a manual clock on, and wakes those whose time has come. Does nothing to the system's.
     pub fn advance(&self, span: impl Into<Micros>) {
         if self.precise.is_none() {
             let span = span.into();
-            let _ = self.coarse.0.fetch_update(Relaxed, Relaxed, |at| Some(Micros(at).plus(span).0));
+            let _ = self.face.hand.0.fetch_update(Relaxed, Relaxed, |at| Some(Micros(at).plus(span).0));
+            self.face.alarms.ring(self.coarse());
         }
     }
 
@@ -113,19 +151,34 @@ impl Clock {
     }
 }
 
-/// Starts the thread that moves the hand until nobody looks at it any more.
-///
-/// When no thread can be had, the hand moves only with precise looks; leases then end early at the
-/// latest with the next engine turn, which makes one.
-fn tick(hand: Weak<Hand>, system: System) {
-    let body = move || {
-        loop {
-            thread::sleep(COARSE_TICK);
-            let Some(hand) = hand.upgrade() else { return };
-            hand.0.fetch_max(system.now().0, Relaxed);
+impl Clock {
+    /// Starts the thread that moves the hand until nobody looks at it any more, where it does not run yet.
+    ///
+    /// When no thread can be had, the hand moves only with precise looks; leases then end early at the
+    /// latest with the next engine turn, which makes one. Whoever sleeps tries again.
+    fn keep_ticking(&self) {
+        let Some(system) = &self.precise else { return };
+        // ordering: Relaxed for the glance; AcqRel so that of those who come at once one starts it.
+        if self.face.ticks.load(Relaxed) || self.face.ticks.swap(true, AcqRel) {
+            return;
         }
-    };
-    let _ = thread::Builder::new().name("tollgate-clock".into()).spawn(body);
+        let (face, system) = (Arc::downgrade(&self.face), system.clone());
+        let body = move || {
+            loop {
+                thread::sleep(COARSE_TICK);
+                let Some(face) = face.upgrade() else { return };
+                let now = system.now();
+                face.hand.0.fetch_max(now.0, Relaxed);
+                if face.alarms.is_due(now) {
+                    face.alarms.ring(now);
+                }
+            }
+        };
+        if thread::Builder::new().name("tollgate-clock".into()).spawn(body).is_err() {
+            // ordering: Release, with the swap above.
+            self.face.ticks.store(false, Release);
+        }
+    }
 }
 
 impl fmt::Debug for Clock {

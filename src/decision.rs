@@ -53,6 +53,21 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// A yes that asked nobody.
+    pub(crate) const fn unasked() -> Decision {
+        Decision {
+            verdict: Verdict::Allowed,
+            source: Source::Local,
+            trouble: None,
+            refused_by: None,
+            limit: u64::MAX,
+            remaining: u64::MAX,
+            rate: Rate::ONE_A_SECOND,
+            retry_after: Micros::ZERO,
+            delay: Micros::ZERO,
+        }
+    }
+
     /// Whether the request may go on.
     #[inline]
     #[must_use]

@@ -36,6 +36,8 @@ pub enum ErrorKind {
     BufferFull,
     /// The call's own deadline passed.
     Deadline,
+    /// The cost is above what can ever be had at once: no amount of waiting will help.
+    NeverFits,
     /// The gate is shut down.
     ShutDown,
     /// The registry of keys is at its cap and the key is new.

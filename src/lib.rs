@@ -42,6 +42,9 @@
 //! | [`check`](Limiter::check) | only for a key without tokens here: one round trip | async code |
 //! | [`check_now`](Limiter::check_now) | never | hot paths |
 //! | [`check_blocking`](Limiter::check_blocking) | as `check`, parking the thread | threads without a runtime |
+//! | [`acquire`](Limiter::acquire) | in line, until the limit says yes or its deadline | work that may be late |
+//! | [`reserve`](Limiter::reserve) | as `check` | work whose cost is known afterwards |
+//! | [`Tollgate::check_all`] | as `check` | several limits: all give, or none does |
 //! | [`key`](Limiter::key) | | a handle to one key that skips the look-up |
 //!
 //! # Modes
@@ -53,6 +56,12 @@
 //! | [`Exact`](Mode::Exact) | the authority, each time | `burst + rate * T` for all instances together | the rule's [`Outage`] |
 //!
 //! A gate whose rules are all `Local` is built by [`build_local`](Builder::build_local) and needs no runtime.
+//!
+//! # Rules that change
+//!
+//! [`replace_rules`](Tollgate::replace_rules) puts a whole set of [`Rules`] in place while checks go on; limiters follow. With the
+//! feature `rules-file` a set can be read from a TOML file, and with `watch` the gate follows that file. A rule may also have
+//! [lists](Rule::allow) of keys and patterns, and a new one can be tried in [shadow](Rule::shadow) mode first.
 //!
 //! # Three kinds of no
 //!
@@ -98,10 +107,10 @@ pub use gate::RulesWatch;
 pub use gate::{Builder, Replaced, RuleSnapshot, Snapshot, Tollgate};
 pub use key::{KEY_BYTES_MAX, LongKeys};
 pub use lease::Lost;
-pub use limiter::{Bound, KeyHandle, Limiter, Saturated, Scope};
+pub use limiter::{Bound, KeyHandle, Limiter, Reservation, Saturated, Scope, Settled};
 pub use observe::{Event, Link, Observer};
 pub use rate::{PERIOD_MAX, RATE_PER_SECOND_MAX, Rate, RateError};
-pub use rule::{Cold, Mode, Outage, Rule, Rules};
+pub use rule::{Abandoned, Cold, Mode, Outage, Rule, Rules};
 pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisStore, RedisStoreBuilder};

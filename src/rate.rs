@@ -42,6 +42,9 @@ impl fmt::Display for RateError {
 }
 
 impl Rate {
+    /// One token a second, where any rate will do.
+    pub(crate) const ONE_A_SECOND: Rate = Rate { count: 1, period: 1_000_000 };
+
     /// `count` tokens each `period`.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::{
     hash,
     key::{KeySpace, LongKeys},
     lease::{EXACT_MAX, InstanceId},
-    limiter::{Alarm, Common, Saturated, Tallies},
+    limiter::{Alarm, Common, Lines, Saturated, Tallies},
     local::Governed,
     observe::{Event, Observer},
     rule::{Rule, Rules},
@@ -163,7 +163,7 @@ impl Builder {
         self.assemble(Some(store))
     }
 
-    /// Checks everything and makes a gate whose rules are all [`Mode::Local`]. Starts no thread but the
+    /// Checks everything and makes a gate whose rules are all [`Local`](crate::Mode::Local). Starts no thread but the
     /// clock's and needs no runtime.
     ///
     /// # Errors
@@ -222,6 +222,7 @@ impl Builder {
                 clock: clock.clone(),
                 tallies: Arc::new(Tallies::default()),
                 alarm: Arc::new(Alarm::new(self.observer, self.keys_max)),
+                lines: Lines::new(self.keys_max),
             },
             driver,
             governed: Arc::new(Governed::new(clock.clone(), self.keys_max)),

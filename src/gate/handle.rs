@@ -7,8 +7,9 @@ use super::{
     snapshot::{RuleSnapshot, Snapshot},
 };
 use crate::{
+    decision::Decision,
     error::{Error, ErrorKind},
-    limiter::{Home, Limiter, Set},
+    limiter::{self, Home, Limiter, Set},
     rule::{Plan, Rules},
     time::Micros,
 };
@@ -69,6 +70,63 @@ impl Tollgate {
         let known: Vec<_> = set.rules().map(|(_, setup)| setup.terms.name).collect();
         let message = format!("no rule is called {name:?}; there are: {}", known.join(", "));
         Err(Error::new(ErrorKind::UnknownRule, message))
+    }
+
+    /// Asks several limits for tokens: all of them give, or none does. Each entry is a limiter, a key and a cost.
+    ///
+    /// Whatever the rules' algorithms and modes are; parent and child, tenant and user, a short and a long window. The
+    /// entries of one key of one rule count as one, with the sum of their costs; the same key in two rules is two
+    /// keys, as ever. Keys that are cold here, and `Exact` rules, are asked for at the same time, after all others have said yes: one
+    /// round trip, at most the longest of their deadlines.
+    ///
+    /// A refusal names in [`refused_by`](Decision::refused_by) the first in the given order that refuses, with its limit, and
+    /// in [`retry_after`](Decision::retry_after) the longest wait of all that are known to. A yes shows the limit that is nearest to
+    /// being exhausted, by remaining / limit, and the longest [`delay`](Decision::delay).
+    ///
+    /// An entry of cost 0 takes nothing and refuses nothing. No entries: allowed, with the largest limit that a number can
+    /// say. More than 64: never, with [`ErrorKind::Config`] as the trouble and no rule's name.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tollgate::{Rule, Tollgate}};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let minute = Duration::from_secs(60);
+    /// let gate = Tollgate::builder()
+    ///     .rule("org", Rule::token_bucket(10, minute))
+    ///     .rule("member", Rule::token_bucket(5, minute))
+    ///     .build()
+    ///     .await?;
+    /// let (org, member) = (gate.limiter("org")?, gate.limiter("member")?);
+    ///
+    /// for _ in 0..5 {
+    ///     assert!(gate.check_all(&[(&org, "acme", 1), (&member, "ann", 1)]).await.is_allowed());
+    /// }
+    /// let d = gate.check_all(&[(&org, "acme", 1), (&member, "ann", 1)]).await;
+    /// assert_eq!(d.refused_by(), Some("member"));
+    /// // The organization was not charged for what its member was refused.
+    /// assert_eq!(org.peek("acme").await.remaining(), 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Promise
+    /// Tokens of a refused call can be had by others again: at once, or after the next sync where the authority had
+    /// given them. While such a call is under way another may be refused for its sake, and nobody is let in
+    /// for it. What an outage policy or a [cold credit](crate::Cold::Credit) let through for one entry stays booked when another
+    /// refuses.
+    ///
+    /// # Cancel safety
+    /// A dropped call admits nothing, and what it had taken goes back.
+    pub async fn check_all<K: AsRef<[u8]>>(&self, limits: &[(&Limiter, K, u64)]) -> Decision {
+        let limits: Vec<_> = limits.iter().map(|(limiter, key, cost)| (*limiter, key.as_ref(), *cost)).collect();
+        limiter::check_all(&limits).await
+    }
+
+    /// [`check_all`](Tollgate::check_all) that never waits: keys without tokens here are answered as by
+    /// [`check_now`](Limiter::check_now), so an `Exact` rule among them refuses.
+    pub fn check_all_now<K: AsRef<[u8]>>(&self, limits: &[(&Limiter, K, u64)]) -> Decision {
+        let limits: Vec<_> = limits.iter().map(|(limiter, key, cost)| (*limiter, key.as_ref(), *cost)).collect();
+        limiter::check_all_now(&limits)
     }
 
     /// How things are: counts, holds, link, bounds. Costs some loads; call it as often as you like.

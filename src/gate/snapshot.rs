@@ -66,6 +66,12 @@ pub struct Snapshot {
     pub bad_keys: u64,
     /// Answered by the saturated policy.
     pub saturated: u64,
+    /// Reservations that are open now.
+    pub reservations: u64,
+    /// Reservations that were dropped, or not committed in time.
+    pub abandoned: u64,
+    /// Tokens that were used by reservations and that no limit was charged for; see [`Settled`](crate::Settled).
+    pub uncharged: u64,
     /// Keys known now.
     pub keys: u64,
     /// Tokens held now, over all keys.
@@ -83,6 +89,9 @@ pub struct Snapshot {
     pub bucket_errors: u64,
     /// Buckets whose state was lost, as far as this instance was the first to notice.
     pub states_lost: u64,
+    /// Tokens let through without a grant in a fixed window that ended before the store could be told: they belong to
+    /// no later one, and are counted in none.
+    pub expired: u64,
     /// How well the store answers.
     pub link: Link,
     /// Instances that share the limits; `None` when nobody has told.
@@ -124,6 +133,11 @@ impl Snapshot {
             never: read(&tallies.never),
             bad_keys: read(&tallies.bad_keys),
             saturated: tier.saturated + local.saturated + read(&tallies.saturated),
+            reservations: read(&tallies.reserved)
+                .saturating_sub(read(&tallies.committed))
+                .saturating_sub(read(&tallies.abandoned)),
+            abandoned: read(&tallies.abandoned),
+            uncharged: read(&tallies.uncharged),
             keys: tier.keys + local.keys,
             held: tally.hold,
             syncs: tally.syncs,
@@ -132,6 +146,7 @@ impl Snapshot {
             wasted: tally.wasted,
             bucket_errors: tally.bucket_errors,
             states_lost: tally.states_lost,
+            expired: tally.expired,
             link: driver.map(Driver::link).unwrap_or_default(),
             members: driver.and_then(Driver::members),
             round_trip: driver.map(Driver::round_trip).unwrap_or_default().into(),

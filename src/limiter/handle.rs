@@ -3,7 +3,7 @@
 use super::{
     bound::Bound,
     key::KeyHandle,
-    set::{Home, Present},
+    set::{Home, Present, Set},
     setup::{Setup, Way, count},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     key::{KEY_BYTES_MAX, Key},
     local::{Cell, Local, Verdict},
     observe::Link,
-    rule::{Cold, Mode},
+    rule::{Cold, Mode, Seen},
     sync::{Answer, Driver, Ticket},
     time::Micros,
 };
@@ -36,6 +36,7 @@ use std::sync::Arc;
 /// | [`check`](Limiter::check) | only when the key has no tokens here: one round trip, at most the rule's deadline | async code |
 /// | [`check_now`](Limiter::check_now) | never | hot paths |
 /// | [`check_blocking`](Limiter::check_blocking) | as `check`, parking the thread | threads without a runtime |
+/// | [`acquire`](Limiter::acquire) | until the limit says yes, at most its deadline | work that may be late |
 #[derive(Clone, Debug)]
 pub struct Limiter {
     /// The rule as it was when this limiter was made.
@@ -47,7 +48,7 @@ pub struct Limiter {
 
 /// Added to a told wait: so far the coarse hand, by which a remembered no ends, may be behind, and a client that
 /// comes back just then shall be let in.
-const LAG: Micros = Micros::from_millis(2);
+pub(super) const LAG: Micros = Micros::from_millis(2);
 
 /// Where a check stands after the process has done what it can by itself.
 pub(super) enum Step {
@@ -80,6 +81,20 @@ impl Limiter {
         Present::Own(self.setup.for_key(key))
     }
 
+    /// All rules of its gate as they are now, for a short look.
+    pub(super) fn set(&self) -> Seen<Set> {
+        self.home.set()
+    }
+
+    /// [`answers`](Limiter::answers) by this set of another limiter's gate, so that several limits are of one edition. A
+    /// limiter of another gate goes by its own.
+    pub(super) fn answers_by(&self, set: &Set, of: &Limiter, key: &[u8]) -> Arc<Setup> {
+        match set.at(self.place) {
+            Some(setup) if Arc::ptr_eq(&self.home, &of.home) => setup.for_key(key).clone(),
+            _ => Arc::clone(&self.answers(key)),
+        }
+    }
+
     /// Asks for one token; see [`check_n`](Limiter::check_n).
     pub async fn check(&self, key: impl AsRef<[u8]>) -> Decision {
         self.check_n(key, 1).await
@@ -94,7 +109,7 @@ impl Limiter {
     /// refused as "never".
     ///
     /// # Cancel safety
-    /// A dropped call admits nothing. Tokens that were already asked for in its name are spent.
+    /// A dropped call admits nothing, and costs nothing: what was asked for in its name goes back with the next sync.
     pub async fn check_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
         let bytes = key.as_ref();
         if cost == 0 {
@@ -190,14 +205,13 @@ impl Limiter {
     ///
     /// What was never taken in this process, or longer ago than it remembers, is not given back, and no
     /// refund raises a bucket above its burst. The tokens go through the authority: they can be had
-    /// again after the next sync, here or elsewhere. `Local` rules ignore it.
+    /// again after the next sync, here or elsewhere. Those of a `Local` rule can be had at once.
     pub fn refund(&self, key: impl AsRef<[u8]>, tokens: u64) {
         let bytes = key.as_ref();
         self.with(|setup| {
             let setup = setup.for_key(bytes);
-            let (Some(key), Way::Shared { driver, .. }) = (setup.key(bytes), &setup.way) else { return };
-            if let Some(cell) = driver.tier().find(setup.rule, &key) {
-                driver.refund(&cell, tokens);
+            if let Some(key) = setup.key(bytes) {
+                setup.give_back(&key, tokens);
             }
         });
     }
@@ -225,12 +239,30 @@ impl Limiter {
 
 impl Setup {
     #[inline]
-    fn key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
+    pub(super) fn key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
         Key::new(bytes, self.long)
     }
 
+    /// Gives back tokens of this key that were taken here.
+    pub(super) fn give_back(&self, key: &Key<'_>, tokens: u64) {
+        match &self.way {
+            Way::Local { governed, quota } => governed.refund(self.rule, key, tokens, quota),
+            Way::Shared { driver, .. } => {
+                if let Some(cell) = driver.tier().find(self.rule, key) {
+                    driver.refund(&cell, tokens);
+                }
+            }
+            Way::Constant(_) | Way::Lifted => {} // nothing was taken
+        }
+    }
+
+    /// Whether it keeps the same states: the same rule of the same gate.
+    pub(super) fn is_same(&self, other: &Setup) -> bool {
+        self.rule == other.rule && self.terms.name == other.terms.name && Arc::ptr_eq(&self.lines, &other.lines)
+    }
+
     #[cold]
-    fn bad_key(&self) -> Decision {
+    pub(super) fn bad_key(&self) -> Decision {
         count(&self.tallies.bad_keys);
         self.troubled(ErrorKind::BadKey, Source::Local)
     }
@@ -293,13 +325,19 @@ impl Setup {
 
     /// A key without tokens here: a `Buffered` one that no engine has taken charge of yet has an allowance.
     #[cold]
-    fn first_of(&self, cell: Arc<Cell>, cost: u64) -> Step {
+    pub(super) fn first_of(&self, cell: Arc<Cell>, cost: u64) -> Step {
         if let (Way::Shared { driver, .. }, Mode::Buffered) = (&self.way, self.terms.mode)
             && !driver.is_closing()
-            && cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1)))
         {
-            count(&self.tallies.cold_allowed);
-            return Step::Done(self.allowed(0, Source::Lease));
+            if cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1))) {
+                count(&self.tallies.cold_allowed);
+                return Step::Done(self.allowed(0, Source::Lease));
+            }
+            // An engine has taken charge meanwhile: what is left of the allowance lies in the pool now.
+            match driver.tier().check_cell(&cell, cost) {
+                Local::Cold(cell) => return Step::Ask(cell),
+                local => return self.step(local, cost),
+            }
         }
         Step::Ask(cell)
     }
@@ -307,6 +345,7 @@ impl Setup {
     pub(super) fn governed(&self, verdict: Verdict) -> Decision {
         match verdict {
             Verdict::Allowed { remaining } => self.allowed(remaining, Source::Local),
+            Verdict::Queued { remaining, delay } => Decision { delay, ..self.allowed(remaining, Source::Local) },
             Verdict::Denied { wait, remaining } => self.denied(wait, remaining, Source::Local),
             Verdict::Never => {
                 count(&self.tallies.never);
@@ -317,7 +356,7 @@ impl Setup {
     }
 
     /// The registry had no place when it was asked for a cell, which is no check that the tier counts.
-    fn uncounted_saturated(&self) -> Decision {
+    pub(super) fn uncounted_saturated(&self) -> Decision {
         count(&self.tallies.saturated);
         self.saturated()
     }
@@ -325,7 +364,7 @@ impl Setup {
     /// An `Exact` rule has no tokens here, ever. A key that nobody waits for gets no cell, since the engine would
     /// never hear of it; but where the store is away its use has to be booked.
     #[cold]
-    fn exact_now(&self, key: &Key<'_>, cost: u64) -> Decision {
+    pub(super) fn exact_now(&self, key: &Key<'_>, cost: u64) -> Decision {
         let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
         if cost > self.terms.numbers.burst {
             count(&self.tallies.never);

@@ -91,6 +91,11 @@ impl KeyHandle {
         self.place.limiter.refund(&self.place.key, tokens);
     }
 
+    /// Whose key it is, and its bytes.
+    pub(super) fn parts(&self) -> (&Limiter, &[u8]) {
+        (&self.place.limiter, &self.place.key)
+    }
+
     /// The answer from this cell; `None` where it has to be looked up after all: the rule was replaced, say.
     #[inline]
     fn first(&self, cost: u64) -> Option<(&Setup, Step)> {

@@ -1,6 +1,6 @@
 //! What a limiter is made of. The gate puts it together.
 
-use super::{listed::Listed, outage::Saturated};
+use super::{line::Lines, listed::Listed, outage::Saturated};
 use crate::{
     atomic::{
         AtomicU32, AtomicU64,
@@ -70,6 +70,7 @@ pub(crate) struct Setup {
     pub(crate) way: Way,
     pub(crate) tallies: Arc<Tallies>,
     pub(crate) alarm: Arc<Alarm>,
+    pub(crate) lines: Arc<Lines>,
     /// What keys on lists get.
     pub(super) listed: Option<Box<Listed>>,
 }
@@ -82,6 +83,8 @@ pub(crate) struct Common {
     pub(crate) clock: Clock,
     pub(crate) tallies: Arc<Tallies>,
     pub(crate) alarm: Arc<Alarm>,
+    /// Whoever waits, whatever the rules are at the moment.
+    pub(crate) lines: Arc<Lines>,
 }
 
 impl Setup {
@@ -93,9 +96,9 @@ impl Setup {
             }
             _ => Road::Plain,
         };
-        let Common { long, saturated, clock, tallies, alarm } = common.clone();
+        let Common { long, saturated, clock, tallies, alarm, lines } = common.clone();
         let (road, listed) = (AtomicU32::new(road as u32), listed.map(Box::new));
-        Setup { rule, road, terms, long, saturated, clock, way, tallies, alarm, listed }
+        Setup { rule, road, terms, long, saturated, clock, way, tallies, alarm, lines, listed }
     }
 
     /// Whether a check can be answered from leased tokens without looking at anything else.
@@ -137,6 +140,12 @@ pub(crate) struct Tallies {
     pub(crate) bad_keys: AtomicU64,
     /// Those that neither the tier nor the governed limiter has counted.
     pub(crate) saturated: AtomicU64,
+    /// Reservations that were opened, and those that were committed or abandoned since.
+    pub(crate) reserved: AtomicU64,
+    pub(crate) committed: AtomicU64,
+    pub(crate) abandoned: AtomicU64,
+    /// Tokens that commits were too late or too large to be charged.
+    pub(crate) uncharged: AtomicU64,
     pub(crate) rule_allowed: AtomicU64,
     pub(crate) rule_denied: AtomicU64,
     /// Let through since the rule is gone.

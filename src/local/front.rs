@@ -247,6 +247,17 @@ pub(super) fn spend(ask: &Ask<'_>, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -
     spent.unwrap_or(Quick::Miss)
 }
 
+/// Puts the thread's own credit of the cell with this hash that `is` the one back into its pool.
+pub(super) fn release(hash: u64, is: impl Fn(&Arc<Cell>) -> bool) {
+    // Where the thread is ending, its credit goes back by itself.
+    _ = FRONT.try_with(|front| {
+        let Ok(front) = front.try_borrow() else { return };
+        if let Some(entry) = front.find(hash, is) {
+            entry.cell.purse.put_back(entry.cell.moves(), &entry.slot);
+        }
+    });
+}
+
 /// Takes more credit of a cell that the thread knows; else denies by the last denial; else is cold.
 pub(super) fn dry(ask: &Ask<'_>, hash: u64, is: impl Fn(&Arc<Cell>) -> bool) -> Dry {
     let answer = FRONT.try_with(|front| {

@@ -32,8 +32,11 @@ use std::{
     time::Duration,
 };
 
+mod back;
 #[cfg(all(test, not(tollgate_loom)))]
 mod tests;
+
+pub(crate) use back::Spent;
 
 /// Times and spans stay below this, so that no sum of governor's overflows: now, and twice the burst.
 /// 146 years.
@@ -52,6 +55,11 @@ const SWEEP_MIN: u64 = if cfg!(test) { 16 } else { 1_024 };
 pub(crate) enum Verdict {
     Allowed {
         remaining: u64,
+    },
+    /// Allowed, after so long a wait.
+    Queued {
+        remaining: u64,
+        delay: Micros,
     },
     Denied {
         wait: Micros,
@@ -95,8 +103,16 @@ fn nanos(at: Micros) -> u64 {
     at.0.saturating_mul(1_000).min(NANOS_MAX)
 }
 
-/// Lets governor keep a key's state in its spot.
-struct InSpot;
+/// Lets governor keep a key's state in its spot. Remembers what the last yes made of what.
+#[derive(Default)]
+struct InSpot(Cell<Moved>);
+
+/// What a spot said before a yes, and after it.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    before: u64,
+    after: u64,
+}
 
 impl StateStore for InSpot {
     type Key = Arc<Spot>;
@@ -111,7 +127,10 @@ impl StateStore for InSpot {
         loop {
             let (answer, next) = judge(Some(Nanos::new(seen)))?;
             match spot.full_at.compare_exchange_weak(seen, next.as_u64(), Relaxed, Relaxed) {
-                Ok(_) => return Ok(answer),
+                Ok(_) => {
+                    self.0.set(Moved { before: seen, after: next.as_u64() });
+                    return Ok(answer);
+                }
                 Err(now) => seen = now,
             }
         }
@@ -136,24 +155,24 @@ type Limiter = RateLimiter<Arc<Spot>, InSpot, At, StateInformationMiddleware>;
 
 /// Rate and burst as governor counts: safe from overflow. A small plain value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Quota {
+pub(crate) struct Pace {
     /// Nanoseconds for one token, rounded up.
     interval: NonZeroU64,
     burst: NonZeroU32,
 }
 
-impl Quota {
+impl Pace {
     /// These numbers.
     ///
     /// # Errors
     /// A burst of 0 or above 2^32 - 1, one that takes over 146 years to come back, and a rate that would lose
     /// more than 1 % when the time for a token is rounded to whole nanoseconds. The message says which.
-    pub(crate) fn new(rate: Rate, burst: u64) -> Result<Quota, Error> {
+    pub(crate) fn new(rate: Rate, burst: u64) -> Result<Pace, Error> {
         let wrong = |why: String| Err(Error::new(ErrorKind::Config, why));
         let Some(fits) = u32::try_from(burst).ok().and_then(NonZeroU32::new) else {
             return wrong(format!("burst: a local limit takes 1 to 4,294,967,295, not {burst}"));
         };
-        let quota = Quota::at_most(rate, burst);
+        let quota = Pace::at_most(rate, burst);
         if quota.burst != fits {
             return wrong(format!("burst: {burst} tokens at {rate:?} take more than 146 years to come back"));
         }
@@ -174,20 +193,20 @@ impl Quota {
     ///
     /// # Errors
     /// No members: nobody to share with.
-    pub(crate) fn share(rate: Rate, burst: u64, members: u32) -> Result<Quota, Error> {
+    pub(crate) fn share(rate: Rate, burst: u64, members: u32) -> Result<Pace, Error> {
         if members == 0 {
             return Err(Error::new(ErrorKind::Config, "instances: a limit is shared by at least one"));
         }
         let (rate, burst) = share(rate, burst, u64::from(members));
-        Ok(Quota::at_most(rate, burst))
+        Ok(Pace::at_most(rate, burst))
     }
 
     /// These numbers, or the nearest below them that can be kept.
-    fn at_most(rate: Rate, burst: u64) -> Quota {
+    fn at_most(rate: Rate, burst: u64) -> Pace {
         let interval = (u128::from(rate.period()) * 1_000).div_ceil(u128::from(rate.count()));
         let interval = u64::try_from(interval).unwrap_or(NANOS_MAX).clamp(1, NANOS_MAX);
         let burst = burst.min(NANOS_MAX / interval).clamp(1, u64::from(u32::MAX));
-        Quota {
+        Pace {
             interval: NonZeroU64::new(interval).unwrap_or(NonZeroU64::MIN),
             burst: u32::try_from(burst).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN),
         }
@@ -198,15 +217,20 @@ impl Quota {
         self.interval.get().saturating_mul(u64::from(self.burst.get()))
     }
 
+    /// The latest that a spot may say: nobody lacks more than the whole burst, and owes more than one beside it.
+    fn emptiest(self, now: u64) -> u64 {
+        now.saturating_add(self.span().saturating_mul(2))
+    }
+
     /// Takes `cost` tokens of the spot at `now`, all or none: what is left, or when they will be there.
-    fn take(self, spot: &Arc<Spot>, cost: NonZeroU32, now: u64) -> Result<u64, Option<u64>> {
+    fn take(self, spot: &Arc<Spot>, cost: NonZeroU32, now: u64) -> Result<(u64, Moved), Option<u64>> {
         let each = Duration::from_nanos(self.interval.get());
         // `with_period` declines a period of zero, which this never is.
         let quota = governor::Quota::with_period(each).ok_or(None)?.allow_burst(self.burst);
-        let limiter = Limiter::new(quota, InSpot, At(Cell::new(0)));
+        let limiter = Limiter::new(quota, InSpot::default(), At(Cell::new(0)));
         limiter.clock().0.set(now);
         match limiter.check_key_n(spot, cost) {
-            Ok(Ok(state)) => Ok(u64::from(state.remaining_burst_capacity())),
+            Ok(Ok(state)) => Ok((u64::from(state.remaining_burst_capacity()), limiter.into_state_store().0.get())),
             Ok(Err(not_until)) => Err(Some(not_until.earliest_possible().as_u64())),
             Err(_) => Err(None),
         }
@@ -226,7 +250,7 @@ impl Quota {
 /// # Cost
 /// A look-up, and a CAS on the key's word. A clock is read for a key that is all but full or empty, and
 /// for each where the burst is worth less than 20 ms of the rate.
-pub(crate) struct Governed {
+pub(crate) struct Paces {
     clock: Clock,
     spots: Registry<Spot>,
     totals: Arc<Totals>,
@@ -235,10 +259,10 @@ pub(crate) struct Governed {
     sweep_from: AtomicU64,
 }
 
-impl Governed {
+impl Paces {
     /// Room for `keys_max` states, over all rules.
-    pub(crate) fn new(clock: Clock, keys_max: usize) -> Governed {
-        Governed {
+    pub(crate) fn new(clock: Clock, keys_max: usize) -> Paces {
+        Paces {
             clock,
             spots: Registry::new(keys_max),
             totals: Totals::new(),
@@ -248,7 +272,7 @@ impl Governed {
     }
 
     /// Takes `cost` tokens, all or none; a cost of 0 only looks.
-    pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Quota) -> Verdict {
+    pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Pace) -> Verdict {
         let Some(wanted) = NonZeroU32::new(u32::try_from(cost).unwrap_or(u32::MAX)) else {
             return self.known(rule, key, 0, quota);
         };
@@ -256,24 +280,45 @@ impl Governed {
             return Verdict::Never;
         }
         let probe = Probe::new(rule, key);
-        let verdict = self.spots.view(&probe, |spot| self.judge(spot, wanted, *quota)).unwrap_or_else(|| {
-            self.sweep(self.clock.coarse());
-            match self.spots.get_or_insert(&probe, |name| Spot { name, full_at: AtomicU64::new(0) }) {
-                Ok(spot) => self.judge(&spot, wanted, *quota),
-                Err(Saturated) => Verdict::Saturated,
-            }
+        let verdict = self.spots.view(&probe, |spot| self.judge(spot, wanted, *quota).0).unwrap_or_else(|| {
+            self.spot(&probe).map_or(Verdict::Saturated, |spot| self.judge(&spot, wanted, *quota).0)
         });
+        self.count(verdict);
+        verdict
+    }
+
+    /// The key's state, made where there is none.
+    fn spot(&self, probe: &Probe<'_>) -> Result<Arc<Spot>, Saturated> {
+        if let Some(spot) = self.spots.get(probe) {
+            return Ok(spot);
+        }
+        self.sweep(self.clock.coarse());
+        self.spots.get_or_insert(probe, |name| Spot { name, full_at: AtomicU64::new(0) })
+    }
+
+    fn count(&self, verdict: Verdict) {
         let counted = match verdict {
-            Verdict::Allowed { .. } => Count::Admitted,
+            Verdict::Allowed { .. } | Verdict::Queued { .. } => Count::Admitted,
             Verdict::Denied { .. } | Verdict::Never => Count::Denied,
             Verdict::Saturated => Count::Saturated,
         };
         front::count(&self.totals, counted);
-        verdict
+    }
+
+    /// Counts a check that was refused before it came here.
+    pub(super) fn refused(&self, wait: Micros) -> Verdict {
+        front::count(&self.totals, Count::Denied);
+        Verdict::Denied { wait, remaining: 0 }
+    }
+
+    /// Forgets what was taken for a key.
+    pub(super) fn clear(&self, rule: u32, key: &Key<'_>) {
+        // ordering: Relaxed, as in `measure_and_replace`.
+        self.spots.view(&Probe::new(rule, key), |spot| spot.full_at.store(0, Relaxed));
     }
 
     /// What a check for one token would say; changes, stores and counts nothing.
-    pub(crate) fn peek(&self, rule: u32, key: &Key<'_>, quota: &Quota) -> Verdict {
+    pub(crate) fn peek(&self, rule: u32, key: &Key<'_>, quota: &Pace) -> Verdict {
         self.known(rule, key, 1, quota)
     }
 
@@ -282,7 +327,7 @@ impl Governed {
     ///
     /// Walks all states once, a part of the registry at a time. A check that runs meanwhile may find its key as it was:
     /// it never waits longer than the new burst takes to come back.
-    pub(crate) fn requote(&self, rules: &HashMap<u32, (Quota, Quota)>) {
+    pub(crate) fn requote(&self, rules: &HashMap<u32, (Pace, Pace)>) {
         let now = nanos(self.clock.now());
         self.spots.retain(|spot| {
             let Some((from, to)) = rules.get(&spot.name.probe().rule) else { return true };
@@ -304,11 +349,11 @@ impl Governed {
         Counts { admitted, denied, saturated, keys: self.spots.len() as u64 }
     }
 
-    fn known(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Quota) -> Verdict {
+    fn known(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Pace) -> Verdict {
         let probe = Probe::new(rule, key);
         let now = nanos(self.clock.now());
         let full_at = self.spots.view(&probe, |spot| spot.full_at.load(Relaxed)).unwrap_or(0);
-        let full_at = full_at.min(now + quota.span());
+        let full_at = full_at.min(quota.emptiest(now));
         let remaining = quota.remaining(full_at, now);
         if remaining >= cost {
             return Verdict::Allowed { remaining };
@@ -317,7 +362,7 @@ impl Governed {
         Verdict::Denied { wait: wait(tokens_at.saturating_sub(quota.span()), now), remaining }
     }
 
-    fn judge(&self, spot: &Arc<Spot>, cost: NonZeroU32, quota: Quota) -> Verdict {
+    fn judge(&self, spot: &Arc<Spot>, cost: NonZeroU32, quota: Pace) -> (Verdict, Moved) {
         // While a key lacks more than the coarse hand can be behind, a yes does not depend on the exact
         // time: it moves `full_at` by the cost from where it is. A key that is all but full would be dated
         // too early, and get that time's tokens twice. A no is not a no yet, nor its wait exact.
@@ -325,23 +370,23 @@ impl Governed {
         let full_at = spot.full_at.load(Relaxed);
         if quota.span() >= PRECISE_BELOW
             && full_at > coarse.saturating_add(BEHIND_MAX)
-            && let Ok(remaining) = quota.take(spot, cost, coarse)
+            && let Ok((remaining, moved)) = quota.take(spot, cost, coarse)
         {
-            return Verdict::Allowed { remaining };
+            return (Verdict::Allowed { remaining }, moved);
         }
         let now = nanos(self.clock.now());
-        let emptiest = now + quota.span();
+        let emptiest = quota.emptiest(now);
         if full_at > emptiest {
-            // Left from other numbers: nobody lacks more than the whole burst.
+            // Left from other numbers.
             spot.full_at.fetch_min(emptiest, Relaxed);
         }
         match quota.take(spot, cost, now) {
-            Ok(remaining) => Verdict::Allowed { remaining },
+            Ok((remaining, moved)) => (Verdict::Allowed { remaining }, moved),
             Err(Some(earliest)) => {
                 let remaining = quota.remaining(spot.full_at.load(Relaxed), now);
-                Verdict::Denied { wait: wait(earliest, now), remaining }
+                (Verdict::Denied { wait: wait(earliest, now), remaining }, Moved::default())
             }
-            Err(None) => Verdict::Never,
+            Err(None) => (Verdict::Never, Moved::default()),
         }
     }
 
@@ -371,9 +416,9 @@ fn wait(earliest: u64, now: u64) -> Micros {
     Micros(earliest.saturating_sub(now).div_ceil(1_000).max(1))
 }
 
-impl fmt::Debug for Governed {
+impl fmt::Debug for Paces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Governed").field("counts", &self.counts()).finish_non_exhaustive()
+        f.debug_struct("Paces").field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
 

@@ -31,6 +31,7 @@ use crate::{
 use crossbeam::utils::CachePadded;
 use std::sync::{Arc, PoisonError};
 
+mod flight;
 #[cfg(all(test, tollgate_loom))]
 mod models;
 

@@ -20,8 +20,11 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
+mod flight;
 #[cfg(all(test, not(tollgate_loom)))]
 mod tests;
+
+pub(crate) use flight::{Draw, Drawn};
 
 /// Told when the queue of calls got its first.
 pub(crate) trait Bell: Send + Sync {

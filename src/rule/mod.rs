@@ -14,7 +14,7 @@ mod terms;
 
 pub(crate) use lists::Lists;
 pub(crate) use model::Constant;
-pub use model::{Cold, Mode, Outage, Rule};
+pub use model::{Abandoned, Cold, Mode, Outage, Rule};
 pub(crate) use plan::Plan;
 pub(crate) use reload::{Current, Seen};
 pub use rules::Rules;

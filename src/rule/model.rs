@@ -70,6 +70,18 @@ pub enum Cold {
     Credit(u64),
 }
 
+/// What becomes of a [reservation](crate::Reservation) that nobody commits.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Abandoned {
+    /// Its tokens go back. The default: what is dropped on an early return or an error mostly did not do its work, and
+    /// a commit that comes too late is charged all the same.
+    #[default]
+    Release,
+    /// Its tokens count as used: for work that goes on, and costs, whatever becomes of whoever asked for it.
+    Spend,
+}
+
 /// A limit and all that belongs to it, under a name that the gate's builder gives it.
 ///
 /// Setters never fail. The numbers are checked when the gate is built, and an error then names the rule
@@ -106,6 +118,8 @@ pub struct Rule {
     pub(super) lease_ttl: Duration,
     pub(super) horizon: Duration,
     pub(super) cadence: Duration,
+    pub(super) reservation_ttl: Duration,
+    pub(super) abandoned: Abandoned,
     /// Every check gets this answer.
     pub(super) constant: Option<Constant>,
     pub(super) shadow: bool,
@@ -244,6 +258,8 @@ impl Rule {
             lease_ttl: Duration::from_secs(10),
             horizon: Duration::from_millis(100),
             cadence: Duration::from_millis(10),
+            reservation_ttl: Duration::from_secs(60),
+            abandoned: Abandoned::default(),
             constant: None,
             shadow: false,
             allow: Vec::new(),
@@ -416,6 +432,19 @@ impl Rule {
     /// (`shadow_denied`). What it would have allowed takes its tokens as ever.
     pub fn shadow(mut self, shadow: bool) -> Rule {
         self.shadow = shadow;
+        self
+    }
+
+    /// How long a [reservation](crate::Limiter::reserve) may stay open; 60 s when not set. After that it counts as
+    /// [abandoned](Rule::abandoned). Allowed: 1 ms to 24 h.
+    pub fn reservation_ttl(mut self, span: Duration) -> Rule {
+        self.reservation_ttl = span;
+        self
+    }
+
+    /// What becomes of a reservation that is dropped, or not committed in time; [`Abandoned::Release`] when not set.
+    pub fn abandoned(mut self, abandoned: Abandoned) -> Rule {
+        self.abandoned = abandoned;
         self
     }
 }

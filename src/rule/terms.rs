@@ -3,7 +3,7 @@
 //! The only way to have [`Terms`] is [`Rule::check`]. An error names the rule, the field, what was given
 //! and what is allowed.
 
-use super::model::{Cold, Constant, Mode, Outage, Rule};
+use super::model::{Abandoned, Cold, Constant, Mode, Outage, Rule};
 use crate::{
     algorithm::Algorithm,
     error::{Error, ErrorKind},
@@ -33,6 +33,7 @@ const LEASE_TTLS: RangeInclusive<Duration> = Duration::from_millis(100)..=Durati
 const WINDOWS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(366 * 86_400);
 const DAY_SECONDS: u32 = 86_400;
 const HORIZON_MIN: Duration = Duration::from_millis(1);
+const RESERVATIONS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
 const CADENCES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
 const _: () = assert!(FULL_AFTER_MAX.0 < 1 << 53, "times in Lua must stay exact");
@@ -70,6 +71,10 @@ pub(crate) struct Terms {
     pub(crate) horizon: Micros,
     /// The least time between two questions about one bucket.
     pub(crate) cadence: Micros,
+    /// How long a reservation may stay open.
+    pub(crate) reservation_ttl: Micros,
+    /// What becomes of one that nobody commits.
+    pub(crate) abandoned: Abandoned,
 }
 
 impl Terms {
@@ -177,6 +182,8 @@ impl Rule {
             lease_ttl,
             horizon: within(name, "horizon", self.horizon, HORIZON_MIN..=self.lease_ttl)?,
             cadence: within(name, "cadence", self.cadence, CADENCES)?,
+            reservation_ttl: within(name, "reservation_ttl", self.reservation_ttl, RESERVATIONS)?,
+            abandoned: self.abandoned,
         })
     }
 
@@ -310,6 +317,8 @@ mod tests {
             lease_ttl: Micros::from_secs(10),
             horizon: Micros::from_millis(100),
             cadence: Micros::from_millis(10),
+            reservation_ttl: Micros::from_secs(60),
+            abandoned: Abandoned::Release,
         };
         assert_eq!(terms, want);
     }

@@ -6,7 +6,6 @@
 
 use super::{
     rules::Rule,
-    taken::Taken,
     turn::DENIAL_MAX,
     waiter::{Answer, Waiter},
 };
@@ -15,7 +14,7 @@ use crate::{
     error::ErrorKind,
     ewma::Ewma,
     lease::{Need, Reply, Situation},
-    local::{Cell, Look},
+    local::{Cell, Look, Taken},
     rule::{Mode, Terms},
     time::Micros,
 };
@@ -24,6 +23,9 @@ use std::{collections::VecDeque, sync::Arc};
 /// An epoch in which so much was granted ends, so that its totals stay exact in Lua. What is held then is
 /// lost; at ten million tokens a second that is once in a year.
 pub(super) const GRANTED_MAX: u64 = 1 << 48;
+
+/// A log is lent for this part of its window at most, so that what is spent is told soon.
+const LOG_TELLS: u64 = 50;
 
 /// Somebody who waits for tokens.
 #[derive(Debug)]
@@ -81,6 +83,8 @@ pub(super) struct Bucket {
     /// What was refunded and is not booked was taken at this time or later, on the authority's clock; zero: not known.
     pub(super) fresh: Micros,
     pub(super) lease_end: Micros,
+    /// Until then the authority surely has a record of this epoch.
+    pub(super) known_until: Micros,
     pub(super) generation: u64,
     pub(super) generation_until: Micros,
     /// The present window's start on the authority's clock, and the end up to which its tokens may be spent, on ours;
@@ -161,6 +165,7 @@ impl Bucket {
             taken: Taken::new(now),
             fresh: Micros::ZERO,
             lease_end: Micros::ZERO,
+            known_until: Micros::ZERO,
             generation: 0,
             generation_until: Micros::ZERO,
             window: Micros::ZERO,
@@ -248,11 +253,18 @@ impl Bucket {
         since.minus(Micros(since.0 / 1_000)).minus(Micros::from_millis(1))
     }
 
-    /// Spent from grants in this epoch less refunds, with this much in hand.
-    pub(super) fn used(&self, hold: u64) -> i64 {
+    /// The refunds that a message tells: none that is new unless the last answer of this epoch is younger than a lease. The
+    /// authority may have no record of this instance any more; then the message makes one, what it calls used is what that
+    /// begins with, and the next message tells the rest.
+    pub(super) fn told_refunds(&self, now: Micros) -> u64 {
+        if now < self.known_until { self.refunded } else { self.refunded_acked }
+    }
+
+    /// Spent from grants in this epoch less the refunds that are told, with this much in hand.
+    pub(super) fn used(&self, hold: u64, now: Micros) -> i64 {
         let spent = if self.mode == Mode::Buffered { 0 } else { self.granted.saturating_sub(hold) };
         let spent = i64::try_from(spent).unwrap_or(i64::MAX);
-        spent.saturating_sub(i64::try_from(self.refunded).unwrap_or(i64::MAX))
+        spent.saturating_sub(i64::try_from(self.told_refunds(now)).unwrap_or(i64::MAX))
     }
 
     /// Takes the pool back, so that the authority gets it with the next question.
@@ -280,6 +292,7 @@ impl Bucket {
         self.refunded = self.refunded.saturating_sub(self.refunded_acked);
         self.refunded_acked = 0;
         self.lease_end = Micros::ZERO;
+        self.known_until = Micros::ZERO;
         self.untold = false; // the old lease counts as spent, whatever is told
         self.reopen();
     }
@@ -434,6 +447,9 @@ impl Bucket {
     pub(super) fn situation(&self, terms: &Terms, members: u32, stretch: f64, now: Micros) -> Situation {
         // What is not spent by the end of its window is spent by nobody.
         let left = if self.window_end > now { self.window_end.minus(now) } else { Micros::MAX };
+        // A log counts from the report on: told late, it leaves the window late.
+        let log = terms.numbers.algorithm == Algorithm::SlidingLog;
+        let left = if log { Micros(terms.numbers.window.0 / LOG_TELLS) } else { left };
         Situation {
             burst: terms.numbers.burst,
             rate: terms.numbers.rate.per_second(),
@@ -482,6 +498,7 @@ impl Bucket {
         self.outage_acked = self.outage_acked.max(open.outage);
         self.refunded_acked = self.refunded_acked.max(open.refunded);
         self.untold = false;
+        self.known_until = lease_end;
         if self.mode == Mode::Buffered {
             return; // nothing is granted, and what it spends has no lease
         }

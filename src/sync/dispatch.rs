@@ -187,7 +187,7 @@ impl Engine {
         bucket.seq += 1;
         bucket.activity = 0;
         bucket.turned_away = 0;
-        let (debt, outage, used) = (bucket.debt(look.hold), bucket.outage(), bucket.used(look.hold));
+        let (debt, outage, used) = (bucket.debt(look.hold), bucket.outage(), bucket.used(look.hold, now));
         // What an instance gives itself is debt, and nothing of the authority's.
         let hold = if bucket.mode == Mode::Buffered { 0 } else { look.hold };
         // A message that tells nothing belongs to whichever window it meets.
@@ -230,7 +230,7 @@ impl Engine {
             hold,
             debt,
             outage,
-            refunded: bucket.refunded,
+            refunded: bucket.told_refunds(now),
             waiting,
         };
         let (_, name) =

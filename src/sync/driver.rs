@@ -9,7 +9,7 @@ use super::{
     message::{Effect, Input},
     orders::Order,
     turn::{Engine, Settings, Tally},
-    waiter::{self, Answer, Ticket, Waiter},
+    waiter::{self, Answer, Restore, Ticket, Waiter},
 };
 use crate::{
     atomic::{
@@ -108,6 +108,12 @@ impl Shared {
     }
 }
 
+impl Restore for Shared {
+    fn restore(&self, cell: Arc<Cell>, tokens: u64) {
+        self.push(Input::Refund { cell, tokens });
+    }
+}
+
 impl Driver {
     /// Starts an engine over this store.
     ///
@@ -158,7 +164,7 @@ impl Driver {
     pub(crate) fn ask(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Ticket {
         let (ticket, waiter) = waiter::pair();
         self.offer(Input::Ask { cell: cell.clone(), cost, deadline, waiter });
-        ticket
+        ticket.restoring(self.shared.clone(), cell.clone(), cost)
     }
 
     /// Asks how much there is; the ticket is answered by `deadline`.

@@ -10,7 +10,6 @@ mod link;
 mod message;
 mod orders;
 mod rules;
-mod taken;
 mod turn;
 mod visit;
 mod waiter;

@@ -12,6 +12,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::{BucketName, Key},
     lease::{Act, Outcome, Reply, Sync},
+    rule::Mode,
     time::Micros,
 };
 use std::cmp::Reverse;
@@ -103,9 +104,13 @@ impl Engine {
 
     /// Goes by an order that is done, where this instance knows the key.
     fn obey(&mut self, ordered: &Ordered, now: Micros) {
-        let Some(cell) = self.tier.find(ordered.rule, &Key::stored(&ordered.key.0, ordered.key.1)) else { return };
+        let key = Key::stored(&ordered.key.0, ordered.key.1);
         let blocks = matches!(ordered.order, Order::Block(span) if span > Micros::ZERO);
-        // A key that nobody has asked for lately has a first allowance, which a block ends as well.
+        // A key that nobody has asked for has a first allowance in `Buffered` mode, which a block ends as well.
+        let allowed = self.rules.terms(ordered.rule).is_some_and(|terms| terms.mode == Mode::Buffered);
+        let known = self.tier.find(ordered.rule, &key);
+        let cell = if blocks && allowed { self.tier.cell(ordered.rule, &key).ok() } else { known };
+        let Some(cell) = cell else { return };
         let index = if blocks { self.bucket_of(&cell, now) } else { cell.engine_slot() };
         let Some(index) = index else { return };
         self.current = Some(index);

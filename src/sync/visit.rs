@@ -155,7 +155,9 @@ impl Engine {
                 next = next.min(bucket.next_at.max(now.plus(Micros(1))));
             }
             let untold = bucket.debt(look.hold) > bucket.debt_acked || bucket.outage() > bucket.outage_acked;
-            let quiet = !missed && look.hold == 0 && idle && !untold && bucket.is_clean();
+            // What was taken of a reserved key may yet come back.
+            let kept = bucket.cell.is_reserved();
+            let quiet = !missed && look.hold == 0 && idle && !untold && bucket.is_clean() && !kept;
             if bucket.waiting.is_empty() && (quiet || bucket.leaving) {
                 self.hush(index, now);
                 return;

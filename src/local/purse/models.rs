@@ -7,6 +7,8 @@
 use super::*;
 use crate::atomic::{model, thread};
 
+mod flight;
+
 const LIVE: Micros = Micros(5_000);
 
 #[derive(Default)]

@@ -1,0 +1,291 @@
+//! Reservations: an estimate is spent at once, and settled when the real cost is known.
+
+use super::{
+    handle::Limiter,
+    key::KeyHandle,
+    setup::{Setup, Way, count},
+};
+use crate::{
+    atomic::{Mutex, Ordering::Relaxed},
+    clock::Alarm,
+    decision::{Decision, Source},
+    key::Key,
+    local::Cell,
+    rule::{Abandoned, Mode},
+};
+use std::{
+    fmt,
+    sync::{Arc, PoisonError},
+    task::Wake,
+};
+
+impl Limiter {
+    /// Takes an estimate of what a piece of work will cost, to be [committed](Reservation::commit) when its real cost is
+    /// known: the tokens of a language model, the bytes of an answer.
+    ///
+    /// Asks as [`check_n`](Limiter::check_n) does, with the same cost and cancel safety. A denial is no error; it is the
+    /// other half of the result, so that nobody gets a reservation without having been let in. An estimate of 0 takes
+    /// nothing, and is refused only where a [`peek`](Limiter::peek) says no.
+    ///
+    /// The whole estimate is spent at once. Whoever commits less gets the rest back; whoever commits more is charged the
+    /// rest as a debt, which later checks wait for. Who never commits, since the reservation was dropped or its
+    /// [time](crate::Rule::reservation_ttl) passed, gets what the rule says: [`Abandoned`]. While a reservation is open
+    /// its key keeps a place in the registry.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tollgate::{Rule, Settled, Tollgate}};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let gate = Tollgate::builder().rule("tokens", Rule::token_bucket(1_000, Duration::from_secs(60))).build().await?;
+    /// let tokens = gate.limiter("tokens")?;
+    /// match tokens.reserve("user:42", 500).await {
+    ///     Ok(reservation) => {
+    ///         // ... ask the model, and count what it said ...
+    ///         let settled = reservation.commit(320);
+    ///         assert_eq!(settled, Settled { returned: 180, charged: 0, uncharged: 0 });
+    ///     }
+    ///     Err(denied) => println!("come again in {:?}", denied.retry_after()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The decision that says no.
+    pub async fn reserve(&self, key: impl AsRef<[u8]>, estimate: u64) -> Result<Reservation, Decision> {
+        let bytes = key.as_ref();
+        let decision = self.check_n(bytes, estimate).await;
+        if !decision.is_allowed() {
+            return Err(decision);
+        }
+        Ok(Reservation::open(Arc::clone(&self.answers(bytes)), bytes, estimate, decision))
+    }
+}
+
+impl KeyHandle {
+    /// Takes an estimate, to be committed later; see [`Limiter::reserve`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn reserve(&self, estimate: u64) -> Result<Reservation, Decision> {
+        let (limiter, key) = self.parts();
+        let decision = self.check_n(estimate).await;
+        if !decision.is_allowed() {
+            return Err(decision);
+        }
+        Ok(Reservation::open(Arc::clone(&limiter.answers(key)), key, estimate, decision))
+    }
+}
+
+/// What a commit made of a reservation, in tokens. They add up: the real cost is the estimate less what was returned, and
+/// what was charged and what was not on top of it. (After a time-out that had released the estimate, without the estimate.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Settled {
+    /// Goes back to the limit: at once for a `Local` rule, else with the next sync.
+    pub returned: u64,
+    /// Charged beyond what was held: later checks wait for it.
+    pub charged: u64,
+    /// Used and not charged: more than one burst above the estimate, or the key is not known any more. Also
+    /// counted in the [snapshot](crate::Snapshot::uncharged).
+    pub uncharged: u64,
+}
+
+/// Tokens that were taken for work whose cost is not known yet.
+///
+/// [Commit](Reservation::commit) it when it is. One that is dropped, or that is not committed within the rule's
+/// [`reservation_ttl`](crate::Rule::reservation_ttl), is abandoned: its tokens are released or count as
+/// spent, as the [rule](crate::Rule::abandoned) says. That happens once, at its time, also to one that was leaked.
+#[must_use = "a reservation that is dropped is abandoned"]
+pub struct Reservation {
+    core: Arc<Core>,
+    decision: Decision,
+    /// Dropped before anything else is done: it rings no more.
+    alarm: Option<Alarm>,
+}
+
+/// What the reservation and its alarm share.
+struct Core {
+    setup: Arc<Setup>,
+    key: Box<[u8]>,
+    digest: bool,
+    estimate: u64,
+    /// The estimate was taken from the limit, and not let through by a policy that asks nobody.
+    taken: bool,
+    /// Pinned and reserved while this lives; `None` where this process keeps the limit alone.
+    cell: Option<Arc<Cell>>,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Nobody committed it: its tokens went back, or did not.
+    Abandoned {
+        released: bool,
+    },
+    Committed,
+}
+
+impl Reservation {
+    fn open(setup: Arc<Setup>, key: &[u8], estimate: u64, decision: Decision) -> Reservation {
+        // A policy, a list or a shadowing rule that let it through has taken nothing that could come back.
+        let by_limit = matches!(decision.source(), Source::Local | Source::Lease | Source::Authority);
+        let taken = by_limit && decision.trouble().is_none();
+        let name = setup.key(key);
+        let cell = match (&setup.way, &name) {
+            (Way::Shared { driver, .. }, Some(name)) => {
+                // Twice, should the first cell be closed just now.
+                let mut found = (0..2).filter_map(|_| driver.tier().cell(setup.rule, name).ok());
+                found.find(|cell| cell.pin()).inspect(|cell| {
+                    cell.reserve();
+                    // The engine lets idle cells go, and only those that it knows.
+                    driver.tier().call(cell);
+                })
+            }
+            _ => None,
+        };
+        let (key, digest) = name.map_or((key.into(), false), |name| (name.bytes().into(), name.is_digest()));
+        count(&setup.tallies.reserved);
+        let (clock, ttl) = (setup.clock.clone(), setup.terms.reservation_ttl);
+        let core = Arc::new(Core { setup, key, digest, estimate, taken, cell, state: Mutex::new(State::Open) });
+        let alarm = Some(clock.alarm(clock.now().plus(ttl), core.clone().into()));
+        Reservation { core, decision, alarm }
+    }
+
+    /// The answer that let it in.
+    pub fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// What was taken when it was made.
+    #[must_use]
+    pub fn estimate(&self) -> u64 {
+        self.core.estimate
+    }
+
+    /// Whether its time has not passed yet.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        *self.core.state() == State::Open
+    }
+
+    /// Settles it by the real cost. There is no second commit of the same reservation.
+    ///
+    /// - Below the estimate: the rest goes back, never more than was taken, and the limit is never raised by it. What
+    ///   comes back to a window rule must still be in its window.
+    /// - Above: the rest is charged as debt, at most one burst (or one window's limit) of it. What a
+    ///   [`Buffered`](Mode::Buffered) rule is charged so, and one that an outage let in, empties the bucket at most.
+    /// - After its time had passed: what was released is charged anew, within the same maximum, and nothing goes back
+    ///   twice. What counted as spent stays so.
+    ///
+    /// Never waits.
+    pub fn commit(mut self, real: u64) -> Settled {
+        self.alarm = None;
+        let core = &*self.core;
+        let before = std::mem::replace(&mut *core.state(), State::Committed);
+        let held = if before == (State::Abandoned { released: true }) { 0 } else { core.estimate };
+        if before == State::Open {
+            count(&core.setup.tallies.committed);
+        }
+        if matches!(self.decision.source(), Source::Rule | Source::Shadow) {
+            return Settled::default(); // no limit is kept
+        }
+        if real <= held {
+            let returned = if before == State::Open && core.taken { held - real } else { 0 };
+            core.give_back(returned);
+            return Settled { returned, ..Settled::default() };
+        }
+        let most = core.estimate.saturating_add(self.decision.limit());
+        let charged = core.charge(real.min(most) - held);
+        let uncharged = real - held - charged;
+        let add = |sum: u64| Some(sum.saturating_add(uncharged));
+        // ordering: Relaxed. A count that orders nothing. The closure never declines.
+        let _ = core.setup.tallies.uncharged.fetch_update(Relaxed, Relaxed, add);
+        Settled { returned: 0, charged, uncharged }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.alarm = None;
+        self.core.abandon();
+    }
+}
+
+impl Core {
+    fn state(&self) -> crate::atomic::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody commits it, or nobody did in time. Does something once, and only to an open one.
+    fn abandon(&self) {
+        let released = self.setup.terms.abandoned == Abandoned::Release && self.taken;
+        {
+            let mut state = self.state();
+            if *state != State::Open {
+                return;
+            }
+            *state = State::Abandoned { released };
+        }
+        count(&self.setup.tallies.abandoned);
+        if released {
+            self.give_back(self.estimate);
+        }
+    }
+
+    fn give_back(&self, tokens: u64) {
+        if tokens == 0 {
+            return;
+        }
+        match (&self.cell, &self.setup.way) {
+            (Some(cell), Way::Shared { driver, .. }) => driver.refund(cell, tokens),
+            _ => self.setup.give_back(&Key::stored(&self.key, self.digest), tokens),
+        }
+    }
+
+    /// Charges tokens that were used beyond what is held, and says how many of them it could.
+    fn charge(&self, tokens: u64) -> u64 {
+        match (&self.setup.way, &self.cell) {
+            (Way::Local { governed, quota }, _) => {
+                governed.charge(self.setup.rule, &Key::stored(&self.key, self.digest), tokens, quota)
+            }
+            (Way::Shared { driver, .. }, Some(cell)) => {
+                if self.taken && self.setup.terms.mode != Mode::Buffered {
+                    cell.add_debt(tokens);
+                } else {
+                    cell.add_outage(tokens);
+                }
+                driver.tier().call(cell);
+                tokens
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if let Some(cell) = &self.cell {
+            cell.unreserve();
+            cell.unpin();
+        }
+    }
+}
+
+/// Its time has passed.
+impl Wake for Core {
+    fn wake(self: Arc<Self>) {
+        self.abandon();
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No key: what users are called is not for logs.
+        f.debug_struct("Reservation")
+            .field("rule", &self.core.setup.terms.name)
+            .field("estimate", &self.core.estimate)
+            .field("state", &*self.core.state())
+            .finish_non_exhaustive()
+    }
+}
