@@ -109,7 +109,7 @@ impl Limiter {
     /// refused as "never".
     ///
     /// # Cancel safety
-    /// A dropped call admits nothing. Tokens that were already asked for in its name are spent.
+    /// A dropped call admits nothing, and costs nothing: what was asked for in its name goes back with the next sync.
     pub async fn check_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
         let bytes = key.as_ref();
         if cost == 0 {
@@ -328,10 +328,16 @@ impl Setup {
     pub(super) fn first_of(&self, cell: Arc<Cell>, cost: u64) -> Step {
         if let (Way::Shared { driver, .. }, Mode::Buffered) = (&self.way, self.terms.mode)
             && !driver.is_closing()
-            && cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1)))
         {
-            count(&self.tallies.cold_allowed);
-            return Step::Done(self.allowed(0, Source::Lease));
+            if cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1))) {
+                count(&self.tallies.cold_allowed);
+                return Step::Done(self.allowed(0, Source::Lease));
+            }
+            // An engine has taken charge meanwhile: what is left of the allowance lies in the pool now.
+            match driver.tier().check_cell(&cell, cost) {
+                Local::Cold(cell) => return Step::Ask(cell),
+                local => return self.step(local, cost),
+            }
         }
         Step::Ask(cell)
     }
@@ -339,6 +345,7 @@ impl Setup {
     pub(super) fn governed(&self, verdict: Verdict) -> Decision {
         match verdict {
             Verdict::Allowed { remaining } => self.allowed(remaining, Source::Local),
+            Verdict::Queued { remaining, delay } => Decision { delay, ..self.allowed(remaining, Source::Local) },
             Verdict::Denied { wait, remaining } => self.denied(wait, remaining, Source::Local),
             Verdict::Never => {
                 count(&self.tallies.never);

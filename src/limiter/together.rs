@@ -78,7 +78,7 @@ impl Part<'_> {
             Way::Constant(constant) => (Hand::Empty, Some(setup.by_rule(*constant, true))),
             Way::Lifted => (Hand::Empty, Some(setup.lifted(true))),
             Way::Local { governed, quota } => match governed.take(setup.rule, &self.key, self.cost, quota) {
-                (said @ Said::Allowed { remaining }, Some(spent)) => {
+                (said @ (Said::Allowed { remaining } | Said::Queued { remaining, .. }), Some(spent)) => {
                     (Hand::Local(spent, said), Some(setup.allowed(remaining, Source::Local)))
                 }
                 (said, _) => (Hand::Empty, Some(setup.governed(said))),

@@ -3,6 +3,7 @@
 //! A cold cell is some 130 bytes with its key; what only hot or troubled keys need lies in a box that is made on first use.
 
 use super::{
+    first::First,
     front::Ask,
     keyed::{Keyed, Name, Probe},
     purse::{CreditSlot, HIGH_MAX, Lease, Moves, Purse, high, low, pack},
@@ -33,11 +34,11 @@ const SHARP: u32 = 1 << 28;
 /// The rest counts handles.
 const PINS: u32 = SHARP - 1;
 
-/// In the word of the first allowance: there is none any more.
-const TAKEN_OVER: u32 = 1 << 31;
-
 /// A lease that ends sharply is taken for over by the coarse hand so long before its end: it may be that far behind.
 const SOFT: Micros = Micros::from_millis(250);
+
+/// So often a check yields to the engine that takes over a first allowance.
+const PATIENCE: u32 = 100;
 
 /// No engine has a number for it.
 const NO_SLOT: u32 = u32::MAX;
@@ -63,8 +64,7 @@ pub(crate) struct Cell {
     /// Tokens refused outside of slots, and in slots that are gone.
     refused: AtomicU64,
     engine_slot: AtomicU32,
-    /// Spent from the first allowance of a `Buffered` key, or [`TAKEN_OVER`].
-    first: AtomicU32,
+    first: First,
     rare: OnceLock<Box<Rare>>,
 }
 
@@ -133,7 +133,7 @@ impl Cell {
             low: AtomicU32::new(0),
             state: AtomicU32::new(0),
             engine_slot: AtomicU32::new(NO_SLOT),
-            first: AtomicU32::new(0),
+            first: First::default(),
             rare: OnceLock::new(),
         }
     }
@@ -279,14 +279,19 @@ impl Cell {
     /// Spends from the first allowance of a `Buffered` key: up to so many tokens while no engine has taken charge of the
     /// cell. The engine is to be called.
     pub(crate) fn take_first(&self, cost: u64, allowance: u64) -> bool {
-        let next = |spent: u32| {
-            let sum = u64::from(spent).saturating_add(cost);
-            let fits = spent & TAKEN_OVER == 0 && sum <= allowance;
-            u32::try_from(sum).ok().filter(|sum| fits && sum & TAKEN_OVER == 0)
-        };
-        // ordering: Relaxed, all of this word's: it is the whole state, and each change a read-modify-write. What was
-        // spent before the engine's swap is what the swap returns; after it nothing is.
-        self.first.fetch_update(Relaxed, Relaxed, next).is_ok()
+        // An engine that takes over needs some microseconds for it; one that was interrupted may need longer.
+        for _ in 0..PATIENCE {
+            match self.first.take(cost, allowance) {
+                Some(spent) => return spent,
+                None => std::thread::yield_now(),
+            }
+        }
+        false
+    }
+
+    /// What was left of the first allowance lies in the pool by now.
+    pub(crate) fn first_moved(&self) {
+        self.first.moved();
     }
 
     /// Gives `cost` tokens on credit, at most `credit` in any span `ttl` that begins with one, and books
@@ -379,17 +384,12 @@ impl Cell {
 
     /// Ends the first allowance, and tells what was spent of it; 0 where that was told before.
     pub(crate) fn close_first(&self) -> u64 {
-        // ordering: Relaxed: see `take_first`.
-        match self.first.swap(TAKEN_OVER, Relaxed) {
-            TAKEN_OVER => 0,
-            spent => u64::from(spent),
-        }
+        self.first.close()
     }
 
     /// Begins a first allowance anew: nothing of the last one is owed any more.
     pub(crate) fn open_first(&self) {
-        // ordering: Relaxed: see `take_first`.
-        self.first.store(0, Relaxed);
+        self.first.open();
     }
 
     /// Takes what is booked out of the totals: the next engine's series tells only what is not.

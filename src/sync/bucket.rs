@@ -6,7 +6,6 @@
 
 use super::{
     rules::Rule,
-    taken::Taken,
     turn::DENIAL_MAX,
     waiter::{Answer, Waiter},
 };
@@ -15,7 +14,7 @@ use crate::{
     error::ErrorKind,
     ewma::Ewma,
     lease::{Need, Reply, Situation},
-    local::{Cell, Look},
+    local::{Cell, Look, Taken},
     rule::{Mode, Terms},
     time::Micros,
 };
@@ -24,6 +23,9 @@ use std::{collections::VecDeque, sync::Arc};
 /// An epoch in which so much was granted ends, so that its totals stay exact in Lua. What is held then is
 /// lost; at ten million tokens a second that is once in a year.
 pub(super) const GRANTED_MAX: u64 = 1 << 48;
+
+/// A log is lent for this part of its window at most, so that what is spent is told soon.
+const LOG_TELLS: u64 = 50;
 
 /// Somebody who waits for tokens.
 #[derive(Debug)]
@@ -41,7 +43,8 @@ pub(super) struct Open {
     pub(super) seq: u64,
     pub(super) sent_at: Micros,
     pub(super) window: Micros,
-    pub(super) edition: u32,
+    /// Asked of other numbers, or before the key was blocked or cleared: its denial says nothing any more.
+    pub(super) dated: bool,
     pub(super) need: Need,
     pub(super) want: u64,
     pub(super) hold: u64,
@@ -124,6 +127,8 @@ pub(super) struct Bucket {
     pub(super) deny_until: Micros,
     /// The last no of the limit: for which cost, and until when it holds if nobody can be asked again.
     pub(super) no: (u64, Micros),
+    /// The key is blocked until then, as far as is known here.
+    pub(super) blocked_until: Micros,
     pub(super) short: bool,
     pub(super) trouble: Option<ErrorKind>,
     /// A question failed that gave something back, or that may have been granted something: the
@@ -190,6 +195,7 @@ impl Bucket {
             told_at: now,
             deny_until: Micros::ZERO,
             no: (0, Micros::ZERO),
+            blocked_until: Micros::ZERO,
             short: false,
             trouble: None,
             untold: false,
@@ -310,6 +316,7 @@ impl Bucket {
         self.cell.clear_denial();
         self.deny_until = Micros::ZERO;
         self.no = (0, Micros::ZERO);
+        self.blocked_until = Micros::ZERO;
         self.short = false;
     }
 
@@ -323,6 +330,14 @@ impl Bucket {
         self.cell.deny_until(1, until);
         self.deny_until = until.min(now.plus(DENIAL_MAX));
         self.no = (1, until);
+        self.blocked_until = until;
+    }
+
+    /// Has the open question's answer deny nothing beyond those who wait for it.
+    pub(super) fn doubt_open(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.dated = true;
+        }
     }
 
     /// Spent without a grant of the authority's since `born`, with this much in hand. Never too high, and never falling.
@@ -432,6 +447,9 @@ impl Bucket {
     pub(super) fn situation(&self, terms: &Terms, members: u32, stretch: f64, now: Micros) -> Situation {
         // What is not spent by the end of its window is spent by nobody.
         let left = if self.window_end > now { self.window_end.minus(now) } else { Micros::MAX };
+        // A log counts from the report on: told late, it leaves the window late.
+        let log = terms.numbers.algorithm == Algorithm::SlidingLog;
+        let left = if log { Micros(terms.numbers.window.0 / LOG_TELLS) } else { left };
         Situation {
             burst: terms.numbers.burst,
             rate: terms.numbers.rate.per_second(),

@@ -12,12 +12,12 @@
 use super::{
     bucket::{Bucket, Open},
     link::Road,
-    taken::Taken,
     turn::Engine,
 };
 use crate::{
     algorithm::{Algorithm, Frame},
     lease::{Numbers, Reply},
+    local::Taken,
     rule::{Mode, Terms},
     time::Micros,
 };
@@ -72,7 +72,7 @@ impl Engine {
         }
         let Some((latest, least)) = there else { return };
         let lately = now.minus(bucket.active_at) < Micros(terms.lease_ttl.0 / 4);
-        if !lately || bucket.window != Micros::ZERO || frame.start(latest) != frame.start(least) {
+        if bucket.window != Micros::ZERO || frame.start(latest) != frame.start(least) {
             return;
         }
         // Before this it was another window, or nobody knew. What was let through then is not told in this one.
@@ -80,6 +80,9 @@ impl Engine {
         bucket.look(now);
         if bucket.active_at < began {
             self.tally.expired += bucket.end_window(epoch, now);
+        }
+        if !lately {
+            return; // who asks next is told
         }
         bucket.enter_window(frame.start(latest), now.plus(frame.ends_in(latest)));
         if bucket.mode == Mode::Buffered && !bucket.leaving && !closing {
