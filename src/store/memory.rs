@@ -21,6 +21,11 @@ use std::{
 };
 
 mod plain;
+#[cfg(feature = "sim")]
+mod probe;
+
+#[cfg(feature = "sim")]
+pub(crate) use probe::{Saved, Sums};
 
 /// Buckets looked at for their end with each question: above 1, so that forgetting keeps up.
 const SWEPT_PER_QUESTION: usize = 2;

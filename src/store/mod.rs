@@ -12,6 +12,8 @@ pub use self::memory::MemoryStore;
 // In full: tests/floors.rs takes a path that begins with the crate's name for the crate.
 #[cfg(feature = "redis")]
 pub use crate::store::redis::{RedisStore, RedisStoreBuilder};
+#[cfg(feature = "sim")]
+pub(crate) use memory::{Saved, Sums};
 pub(crate) use op::{Answers, Batch, Beat};
 #[allow(unused_imports)] // until the engine counts on plain keys
 pub(crate) use op::{Counted, Hit};

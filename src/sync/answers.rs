@@ -175,9 +175,9 @@ impl Engine {
         let given = usize::try_from(reply.given).unwrap_or(usize::MAX);
         let remaining = reply.free.saturating_add(bucket.lent);
         let mut gone: u64 = 0;
+        let queued = terms.numbers.algorithm == Algorithm::LeakyQueue;
         for (nth, w) in (0_u64..).zip(open.waiting.iter().take(given)) {
             // One leaves a queue after the other, each as many intervals later as the one before it costs.
-            let queued = terms.numbers.algorithm == Algorithm::LeakyQueue;
             let turn =
                 if queued { terms.numbers.rate.time_for(open.need.cost.saturating_mul(nth)) } else { Micros::ZERO };
             let yes = Answer::Given { remaining, by_authority: true, delay: reply.delay.plus(turn) };
@@ -185,8 +185,11 @@ impl Engine {
                 gone = gone.saturating_add(open.need.cost);
             }
         }
-        // Who left has no use for it: it goes back with the next question.
-        bucket.undo(gone, reply.now);
+        // Who left has no use for it: it goes back with the next question. But a turn perishes: those behind have theirs
+        // already, and a place that came free in front would be given at the end, where somebody is.
+        if !queued {
+            bucket.undo(gone, reply.now);
+        }
         let needy = reply.given < open.need.count;
         let empty = reply.given == 0 && reply.grant == 0 && open.want > 0;
         if !(needy || empty) {

@@ -20,7 +20,7 @@ pub(crate) use orders::Order;
 // A world of virtual time drives engines without the driver.
 pub(crate) use turn::Settings;
 pub(crate) use waiter::{Answer, Ticket};
-#[cfg(test)]
+#[cfg(any(test, feature = "sim"))]
 pub(crate) use {
     message::{Effect, Input},
     turn::Engine,

@@ -14,6 +14,7 @@ use super::{
     window::Window,
 };
 use crate::{
+    algorithm::Algorithm,
     error::{Error, ErrorKind},
     key::{BucketName, KeySpace},
     lease::{InstanceId, Reply},
@@ -306,7 +307,8 @@ impl Engine {
 
     fn refund(&mut self, cell: &Arc<Cell>, tokens: u64, now: Micros) {
         let Some(index) = self.bucket_of(cell, now) else { return };
-        if let Some(bucket) = self.buckets[index as usize].as_deref_mut() {
+        let queued = self.rules.terms(cell.rule()).is_some_and(|t| t.numbers.algorithm == Algorithm::LeakyQueue);
+        if let Some(bucket) = self.buckets[index as usize].as_deref_mut().filter(|_| !queued) {
             bucket.look(now);
             // What was never taken here cannot come back.
             let (tokens, since) = bucket.taken.refund(tokens);
