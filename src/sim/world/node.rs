@@ -158,7 +158,7 @@ impl Node {
         let number = rule as u32; // a world has few rules
         match terms.mode {
             Mode::Local => {
-                let Ok(quota) = Quota::new(terms.numbers.rate, terms.numbers.burst) else { return First::Not };
+                let Ok(quota) = Quota::new(&terms.numbers) else { return First::Not };
                 return match self.governed.check(number, key, cost, &quota) {
                     Verdict::Allowed { .. } => First::Admitted,
                     _ => {
@@ -234,9 +234,8 @@ impl Node {
             Outage::Deny => false,
             Outage::Allow => true,
             Outage::Share => self.engine.members().is_some_and(|members| {
-                let numbers = &terms.numbers;
                 let key = Key::stored(cell.key_bytes(), cell.is_digest());
-                Quota::share(numbers.rate, numbers.burst, members).is_ok_and(|quota| {
+                Quota::share(&terms.numbers, members).is_ok_and(|quota| {
                     let verdict = self.fallback.check(rule as u32, &key, cost, &quota);
                     matches!(verdict, Verdict::Allowed { .. })
                 })
