@@ -23,15 +23,16 @@ fn lossy(seed: u64, kind: Kind) -> Builder {
     let rate = rng.u64(100..2_000);
     let rule = match kind {
         Kind::FixedWindow => Rule::fixed_window(rate / 5, SECOND / 5),
-        Kind::SlidingLog => Rule::sliding_log(rate / 5, SECOND / 5),
-        Kind::SlidingCounter => Rule::sliding_counter(rate / 5, SECOND / 5),
+        Kind::SlidingLog => Rule::sliding_log(rate, SECOND),
+        Kind::SlidingCounter => Rule::sliding_counter(rate, SECOND),
         _ => Rule::token_bucket(rate, SECOND).burst(rate / 5),
     };
     World::builder()
         .instances(rng.usize(2..6))
-        .rule(rule.lease_ttl(500 * MS).horizon(100 * MS))
+        .rule(rule.lease_ttl(300 * MS).horizon(150 * MS))
         .traffic(Traffic::poisson(rate as f64).restless(400 * MS).waits(0.5))
-        .network(Network::default().loss(0.05).repeat(0.3).slow(0.2, SECOND / 2))
+        .network(Network::default().loss(rng.f64() * 0.3).repeat(0.3).slow(0.2, SECOND / 2))
+        .faults(Faults::none().cuts(SECOND / 2, SECOND))
         .span(3 * SECOND)
         .seed(seed)
 }
