@@ -33,6 +33,10 @@ const TICK_MICROS: u64 = COARSE_TICK.as_micros() as u64;
 /// Where every clock starts, so that "a while ago" is a time too.
 const ORIGIN: Micros = Micros::from_secs(1_000);
 
+/// What the calendar shows when a manual clock begins: a time such as servers have, so that nothing relies on small
+/// numbers, and the start of a minute.
+const MANUAL_BEGAN: Micros = Micros::from_secs(1_700_001_000);
+
 /// One cache line of its own, for the hand that everybody reads.
 #[repr(align(128))]
 struct Hand(AtomicU64);
@@ -128,11 +132,11 @@ impl Clock {
     }
 
     /// The time of the calendar, in microseconds since 1970, as the system had it when the process first asked for a
-    /// time, and steady from there on. A manual clock shows its own time.
+    /// time, and steady from there on. A manual clock begins on a day in 2023.
     #[must_use]
     pub(crate) fn calendar(&self) -> Micros {
-        let now = self.now();
-        self.precise.as_ref().map_or(now, |system| system.began.plus(now.minus(ORIGIN)))
+        let began = self.precise.as_ref().map_or(MANUAL_BEGAN, |system| system.began);
+        began.plus(self.now().minus(ORIGIN))
     }
 
     /// Moves a manual clock on, and wakes those whose time has come. Does nothing to the system's.

@@ -258,3 +258,58 @@ fn all_or_nothing_holds_among_many_threads() {
         assert!(together + rest >= 2_900 && together + rest <= 3_000, "{modes:?}: {together} and {rest}");
     }
 }
+
+#[tokio::test]
+async fn lists_constants_and_shadow_mode_have_their_say_together_too() {
+    let rules = [
+        ("listed", slow(2, Mode::Local).allow("vip").deny("bot").override_limit("big", 5)),
+        ("shadow", slow(1, Mode::Exact).shadow(true)),
+        ("free", Rule::unlimited()),
+        ("closed", Rule::deny_all()),
+        ("other", slow(100, Mode::Leased)),
+    ];
+    let gate = gate(MemoryStore::default(), &rules).await;
+    let [listed, shadow, free, closed, other] =
+        ["listed", "shadow", "free", "closed", "other"].map(|name| gate.limiter(name).unwrap());
+    for _ in 0..4 {
+        assert!(gate.check_all(&[(&listed, "vip", 1), (&other, "k", 1), (&free, "k", 9)]).await.is_allowed());
+    }
+    let bot = gate.check_all(&[(&other, "k", 1), (&listed, "bot", 1)]).await;
+    assert_eq!((bot.is_never(), bot.refused_by()), (true, Some("listed")));
+    assert_eq!(gate.check_all(&[(&other, "k", 1), (&closed, "k", 1)]).await.refused_by(), Some("closed"));
+    left(&other, "k", 96).await;
+    assert!(gate.check_all(&[(&listed, "big", 3), (&listed, "big", 2)]).await.is_allowed());
+    // Its second token would be refused; it lets pass, and takes nothing.
+    for _ in 0..3 {
+        assert!(gate.check_all(&[(&shadow, "k", 1), (&other, "k", 1)]).await.is_allowed());
+    }
+    assert_eq!(gate.snapshot().shadow_denied, 2);
+    left(&other, "k", 93).await;
+}
+
+#[tokio::test]
+async fn buffered_and_window_rules_are_charged_only_for_what_passes() {
+    let rules = [
+        ("buffered", slow(100, Mode::Buffered).delta_max(10)),
+        ("fixed", Rule::fixed_window(100, HOUR).deadline(PATIENCE)),
+        ("log", Rule::sliding_log(100, HOUR).mode(Mode::Exact).deadline(PATIENCE)),
+        ("narrow", slow(5, Mode::Local)),
+    ];
+    let gate = gate(MemoryStore::default(), &rules).await;
+    let [buffered, fixed, log, narrow] = ["buffered", "fixed", "log", "narrow"].map(|name| gate.limiter(name).unwrap());
+    let mut passed = 0;
+    for _ in 0..20 {
+        let all = [(&buffered, "k", 1), (&fixed, "k", 1), (&log, "k", 1), (&narrow, "k", 1)];
+        passed += u64::from(gate.check_all(&all).await.is_allowed());
+    }
+    assert_eq!(passed, 5);
+    for wide in [&buffered, &fixed, &log] {
+        left(wide, "k", 95).await;
+    }
+    // Refused by one that had to be asked: the rest, asked at the same moment, comes back.
+    let no = gate.check_all(&[(&buffered, "k", 1), (&fixed, "k", 1), (&log, "k", 96)]).await;
+    assert_eq!(no.refused_by(), Some("log"));
+    for wide in [&buffered, &fixed, &log] {
+        left(wide, "k", 95).await;
+    }
+}

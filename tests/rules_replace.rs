@@ -278,13 +278,13 @@ async fn ten_thousand_replacements_are_never_seen_by_halves() {
         let rule = Rule::token_bucket(1, SECOND * u32::try_from(size).expect("small")).burst(size);
         let double = Rule::token_bucket(1, SECOND * u32::try_from(size).expect("small")).burst(size * 2);
         let listed = rule.clone().override_key("twice", double.clone()).override_key("twice-*", double);
-        let mode = [Mode::Local, Mode::Leased][usize::from(n % 3 == 0)];
+        let mode = [Mode::Local, Mode::Leased][usize::from(n.is_multiple_of(3))];
         let rules = Rules::new()
             .rule("plain", rule.clone())
             .rule("listed", listed)
             .rule("near", rule.clone().mode(Mode::Local));
         let rules = rules.rule("turns", rule.clone().mode(mode));
-        if n % 5 == 0 { rules } else { rules.rule("comes", rule) }
+        if n.is_multiple_of(5) { rules } else { rules.rule("comes", rule) }
     };
     let gate = Tollgate::builder().clock(clock).rules(edition(1)).build().await.expect("fair rules");
     let names = ["plain", "listed", "near", "turns", "comes"];
@@ -316,7 +316,7 @@ async fn ten_thousand_replacements_are_never_seen_by_halves() {
         while last <= EDITIONS || checks.load(Relaxed) < 10_000 {
             last += 1;
             gate.replace_rules(edition(last)).expect("fair rules");
-            if last % 97 == 0 {
+            if last.is_multiple_of(97) {
                 thread::yield_now();
             }
         }
@@ -347,8 +347,8 @@ fn several_limits_in_one_decision_are_of_one_edition() {
         let mut n = 0_u32;
         while n < 10_000 || refused.iter().any(|by| by.load(Relaxed) < 100) {
             n += 1;
-            gate.replace_rules(edition(n % 2 == 0)).expect("fair rules");
-            if n % 64 == 0 {
+            gate.replace_rules(edition(n.is_multiple_of(2))).expect("fair rules");
+            if n.is_multiple_of(64) {
                 thread::yield_now();
             }
         }

@@ -31,6 +31,13 @@ impl Frame {
         Micros(self.length)
     }
 
+    /// By how much they begin before a multiple of the length.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub(crate) const fn offset(self) -> Micros {
+        Micros(self.offset)
+    }
+
     /// How far into its window a time is; below the length.
     #[must_use]
     pub(crate) const fn elapsed(self, at: Micros) -> Micros {

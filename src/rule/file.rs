@@ -7,7 +7,7 @@ mod fields;
 mod text;
 
 use super::{
-    model::{Cold, Constant, Mode, Outage, Override, Rule},
+    model::{Abandoned, Cold, Constant, Mode, Outage, Override, Rule},
     rules::Rules,
     terms::Fault,
 };
@@ -44,6 +44,8 @@ const RULE_FIELDS: &[&str] = &[
     "lease_ttl",
     "horizon",
     "cadence",
+    "reservation_ttl",
+    "abandoned",
     "shadow",
     "allow",
     "deny",
@@ -66,6 +68,8 @@ const OVERRIDE_FIELDS: &[&str] = &[
     "lease_ttl",
     "horizon",
     "cadence",
+    "reservation_ttl",
+    "abandoned",
 ];
 
 impl Rules {
@@ -83,7 +87,8 @@ impl Rules {
     /// | `mode` | `"local"`, `"leased"`, `"exact"`, `"buffered"` |
     /// | `outage`, `overload` | `"deny"`, `"allow"`, `"share"` |
     /// | `lost` | `"empty"`, `"full"` |
-    /// | `deadline`, `lease_ttl`, `horizon`, `cadence` | a time: `"10s"`, `"100ms"`, `"1h 30m"` (us, ms, s, m, h, d) |
+    /// | `abandoned` | `"release"`, `"spend"` |
+    /// | `deadline`, `lease_ttl`, `horizon`, `cadence`, `reservation_ttl` | a time: `"10s"`, `"100ms"`, `"1h 30m"` (us, ms, s, m, h, d) |
     /// | `shadow` | `true`, `false` |
     /// | `allow`, `deny` | a list of keys and patterns |
     /// | `override` | tables with a `key` (or pattern) and the fields that are other than the rule's; a `limit` without a `burst` changes the burst in proportion |
@@ -235,6 +240,9 @@ fn rule(fields: &Fields<'_>) -> Result<Rule, Wrong> {
     Ok(rule)
 }
 
+/// A setter of a rule.
+type SetSpan = fn(Rule, Duration) -> Rule;
+
 /// What rules and overrides can say alike.
 fn common(mut rule: Rule, fields: &Fields<'_>) -> Result<Rule, Wrong> {
     if let Some(burst) = fields.whole("burst")? {
@@ -261,11 +269,16 @@ fn common(mut rule: Rule, fields: &Fields<'_>) -> Result<Rule, Wrong> {
     if let Some(lost) = fields.choice("lost", &[("empty", Lost::Empty), ("full", Lost::Full)])? {
         rule = rule.lost(lost);
     }
-    let spans: [(&str, fn(Rule, Duration) -> Rule); 4] = [
+    let abandoned = [("release", Abandoned::Release), ("spend", Abandoned::Spend)];
+    if let Some(abandoned) = fields.choice("abandoned", &abandoned)? {
+        rule = rule.abandoned(abandoned);
+    }
+    let spans: [(&str, SetSpan); 5] = [
         ("deadline", Rule::deadline),
         ("lease_ttl", Rule::lease_ttl),
         ("horizon", Rule::horizon),
         ("cadence", Rule::cadence),
+        ("reservation_ttl", Rule::reservation_ttl),
     ];
     for (name, set) in spans {
         if let Some(span) = fields.span(name)? {

@@ -236,6 +236,11 @@ impl Engine {
         self.road.cause()
     }
 
+    /// The authority's clock less ours, in µs.
+    pub(crate) fn ahead(&self) -> Option<i64> {
+        self.road.ahead()
+    }
+
     pub(crate) fn round_trip(&self) -> Micros {
         self.road.round_trip()
     }

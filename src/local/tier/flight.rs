@@ -106,3 +106,87 @@ impl Tier {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(tollgate_loom)))]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::Clock,
+        local::{Bell, Local},
+    };
+
+    struct Silent;
+
+    impl Bell for Silent {
+        fn ring(&self) {}
+    }
+
+    const KEY: Key<'_> = Key::Raw(b"k");
+
+    /// A tier on a clock that stands still, with a key that holds so many tokens for 10 s.
+    fn tier(tokens: u64) -> (Arc<Tier>, Clock, Arc<Cell>) {
+        let clock = Clock::manual();
+        let tier = Tier::new(clock.clone(), 1, Arc::new(Silent));
+        let cell = tier.cell(0, &KEY).expect("there is room");
+        cell.reborn();
+        cell.grant(tokens, clock.now().plus(Micros::from_secs(10)));
+        (tier, clock, cell)
+    }
+
+    #[track_caller]
+    fn drawn(tier: &Tier, cost: u64) -> Drawn {
+        match tier.draw(0, &KEY, cost) {
+            Draw::Drawn(drawn) => drawn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_in_the_air_is_held_and_comes_back_or_is_spent() {
+        let (tier, _, cell) = tier(10);
+        let first = drawn(&tier, 4);
+        assert_eq!((cell.look().hold, cell.look().pool, first.remaining()), (10, 6, 6));
+        drop(first);
+        assert_eq!((cell.look().hold, cell.look().pool), (10, 10));
+        assert!(tier.commit(drawn(&tier, 10)).is_ok());
+        assert_eq!((cell.look().hold, cell.look().pool), (0, 0));
+        assert!(matches!(tier.draw(0, &KEY, 1), Draw::Cold(_)));
+        assert_eq!((tier.counts().admitted, tier.counts().denied), (1, 0), "what went back was no check");
+    }
+
+    #[test]
+    fn what_was_in_the_air_when_its_lease_ended_is_worthless() {
+        let (tier, clock, cell) = tier(10);
+        let (old, older) = (drawn(&tier, 4), drawn(&tier, 3));
+        cell.reborn();
+        cell.grant(5, clock.now().plus(Micros::from_secs(10)));
+        assert!(tier.commit(old).is_err());
+        drop(older);
+        assert_eq!((cell.look().hold, cell.look().pool), (5, 5), "nothing of the old lease came back");
+
+        let late = drawn(&tier, 5);
+        clock.advance(Micros::from_secs(10));
+        assert!(tier.commit(late).is_err(), "its end has passed, though nobody has noticed yet");
+    }
+
+    #[test]
+    fn a_refusal_that_is_remembered_refuses_and_is_counted() {
+        let (tier, clock, cell) = tier(0);
+        cell.deny_until(1, clock.now().plus(Micros::from_millis(50)));
+        assert!(matches!(tier.draw(0, &KEY, 1), Draw::Denied { wait: Micros(50_000), remaining: 0 }));
+        assert_eq!((tier.counts().denied, cell.look().refused), (1, 1));
+        assert!(matches!(tier.draw(0, &Key::Raw(b"another"), 1), Draw::Saturated));
+    }
+
+    #[test]
+    fn the_threads_own_credit_is_not_missed() {
+        let (tier, _, cell) = tier(100);
+        cell.set_hot(true);
+        for _ in 0..3 {
+            assert!(matches!(tier.check(0, &KEY, 1), Local::Allowed { .. }));
+        }
+        assert!(cell.look().pool < 97, "the thread has some");
+        assert!(tier.commit(drawn(&tier, 97)).is_ok());
+        assert_eq!(cell.look().hold, 0);
+    }
+}

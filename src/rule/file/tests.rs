@@ -20,6 +20,8 @@ deadline = "20ms"
 lease_ttl = "5s"
 horizon = "200ms"
 cadence = "5ms"
+reservation_ttl = "2m"
+abandoned = "spend"
 shadow = true
 allow = ["health", "staff-*"]
 deny = ['bot-\*']
@@ -72,7 +74,9 @@ fn everything_that_a_rule_can_say_can_be_said_in_a_file() {
         .deadline(ms(20))
         .lease_ttl(ms(5_000))
         .horizon(ms(200))
-        .cadence(ms(5));
+        .cadence(ms(5))
+        .reservation_ttl(Duration::from_secs(120))
+        .abandoned(Abandoned::Spend);
     let vip = Rule { count: 2_000, ..api.clone() }.burst(400);
     let slow = Rule { count: 10, per: ms(60_000), ..api.clone() }.burst(3).deadline(ms(1_000)).cold(Cold::Credit(2));
     let right = Rules::new()

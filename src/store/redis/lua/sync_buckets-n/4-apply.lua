@@ -44,11 +44,6 @@ end
 -- The last time to live, as text: the same for most buckets of a batch, and dear to format.
 local ttl_said, ttl_text
 
-local function expire(key, ttl)
-  if ttl ~= ttl_said then ttl_said, ttl_text = ttl, format("%d", ttl) end
-  call("PEXPIRE", key, ttl_text)
-end
-
 -- The rest of an answer, which most token buckets do not need: what it adds to the outcome, and what follows.
 local function rest_of(kind, now, blocked, delay, length, offset, newer, revision, whole, part, period, burst)
   local outcome, rest = blocked > 0 and 16 or 0, ""
@@ -316,7 +311,7 @@ local function apply(key, message, raw)
       if wipe then call("DEL", key) end
       if log then write_log(log, { "HSET", key, "h", bytes }) else call("HSET", key, "h", bytes) end
       if all then note_others(key, all, forgotten) end
-      expire(key, ttl)
+      call("PEXPIRE", key, format("%d", ttl))
     end
     local outcome, rest =
       rest_of(kind, now, blocked, delay, length, offset, newer, own_revision, whole, part, period, burst)
@@ -453,7 +448,8 @@ local function apply(key, message, raw)
   -- All in one command: it is refused as a whole, before anything is written.
   if log then write_log(log, { "HSET", key, "h", header, me, record }) else call("HSET", key, "h", header, me, record) end
   if all then note_others(key, all, forgotten, me) end
-  expire(key, ttl)
+  if ttl ~= ttl_said then ttl_said, ttl_text = ttl, format("%d", ttl) end
+  call("PEXPIRE", key, ttl_text)
 
   local retry_after = 0
   if blocked > 0 then
