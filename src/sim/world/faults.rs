@@ -1,6 +1,6 @@
 //! What goes wrong: on the road, with the instances, with the authority.
 
-use crate::{lease::Fault as Mistake, time::Micros};
+use crate::{lease, time::Micros};
 use std::time::Duration;
 
 /// The road between instances and authority.
@@ -252,12 +252,12 @@ pub enum Planted {
 
 impl Planted {
     /// What the authority's book does wrong, where it is that.
-    pub(super) fn of_the_book(self) -> Option<Mistake> {
+    pub(super) fn of_the_book(self) -> Option<lease::Fault> {
         Some(match self {
-            Planted::NoCap => Mistake::NoCap,
-            Planted::ForgetOutstanding => Mistake::ForgetOutstanding,
-            Planted::ForgetEnded => Mistake::ForgetEnded,
-            Planted::LeaseOutlivesWindow => Mistake::LeaseOutlivesWindow,
+            Planted::NoCap => lease::Fault::NoCap,
+            Planted::ForgetOutstanding => lease::Fault::ForgetOutstanding,
+            Planted::ForgetEnded => lease::Fault::ForgetEnded,
+            Planted::LeaseOutlivesWindow => lease::Fault::LeaseOutlivesWindow,
             _ => return None,
         })
     }
