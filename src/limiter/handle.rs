@@ -271,7 +271,7 @@ impl Setup {
     #[inline]
     fn first(&self, key: &Key<'_>, cost: u64) -> Step {
         match &self.way {
-            Way::Shared { driver, .. } if cost <= self.terms.numbers.burst => match self.terms.mode {
+            Way::Shared { driver, .. } if cost <= self.terms.cost_max() => match self.terms.mode {
                 Mode::Exact => match driver.tier().cell(self.rule, key) {
                     Ok(cell) => Step::Ask(cell),
                     Err(_) => Step::Done(self.uncounted_saturated()),
@@ -366,7 +366,7 @@ impl Setup {
     #[cold]
     pub(super) fn exact_now(&self, key: &Key<'_>, cost: u64) -> Decision {
         let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
-        if cost > self.terms.numbers.burst {
+        if cost > self.terms.cost_max() {
             count(&self.tallies.never);
             return self.never(Source::Lease);
         }

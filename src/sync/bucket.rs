@@ -104,7 +104,7 @@ pub(super) struct Bucket {
     pub(super) open: Option<Box<Open>>,
     pub(super) waiting: VecDeque<Waiting>,
     /// Spent from grants as of the last look, and since when it is known to be so.
-    spent: u64,
+    pub(super) spent: u64,
     spent_since: Option<Micros>,
     refused: u64,
     pub(super) demand: Ewma,
@@ -266,12 +266,16 @@ impl Bucket {
 
     /// Begins a new epoch with empty hands: the lease is over, or was never there.
     pub(super) fn renew_epoch(&mut self, epoch: u64) {
+        let buffers = self.mode == Mode::Buffered;
+        if buffers {
+            self.give_back(); // what it gave itself is no lease: the rest of it counts as spent, and as not booked yet
+        }
         self.cell.reborn();
         self.epoch = epoch;
         self.seq = 0;
         self.lent = 0;
-        self.granted = 0;
-        self.spent = 0;
+        self.granted = if buffers { self.granted } else { 0 };
+        self.spent = self.granted;
         self.spent_since = None;
         // Refunds that the authority may not have booked go on in the new epoch.
         self.refunded = self.refunded.saturating_sub(self.refunded_acked);
