@@ -1,6 +1,7 @@
 //! What goes wrong: on the road, with the instances, with the authority.
 
-use crate::{lease::Fault as Mistake, time::Micros};
+use crate::lease::Fault as Mistake;
+use crate::time::Micros;
 use std::time::Duration;
 
 /// The road between instances and authority.
