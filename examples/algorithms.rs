@@ -35,20 +35,21 @@ const SPAN: Duration = Duration::from_secs(6);
 const BAR: u64 = 50_000;
 
 /// One algorithm's way through the traffic.
-pub struct Course {
+#[derive(Debug)]
+pub(crate) struct Course {
     /// What it is called.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Requests that were made.
-    pub offered: u64,
+    pub(crate) offered: u64,
     /// What was admitted, by time. For the queue: by the time to leave.
-    pub trace: Vec<Admission>,
+    pub(crate) trace: Vec<Admission>,
     /// Questions to the authority, a second and gateway.
-    pub syncs: f64,
+    pub(crate) syncs: f64,
 }
 
 impl Course {
     /// Requests that were admitted.
-    pub fn admitted(&self) -> u64 {
+    pub(crate) fn admitted(&self) -> u64 {
         self.trace.iter().map(|a| a.cost).sum()
     }
 
@@ -59,7 +60,7 @@ impl Course {
     }
 
     /// The most that were admitted in any span of a second.
-    pub fn peak(&self) -> u64 {
+    pub(crate) fn peak(&self) -> u64 {
         // Such a span ends with an admission.
         self.trace.iter().map(|one| self.last_second(one.after.0)).max().unwrap_or(0)
     }
@@ -82,7 +83,7 @@ fn traffic() -> Traffic {
 }
 
 /// Lets the traffic through each algorithm.
-pub fn courses(seed: u64) -> Result<Vec<Course>, tollgate::Error> {
+pub(crate) fn courses(seed: u64) -> Result<Vec<Course>, tollgate::Error> {
     let rules = [
         ("token bucket", Rule::token_bucket(LIMIT, SECOND)),
         ("leaky bucket", Rule::leaky_bucket(LIMIT, SECOND)),
@@ -155,7 +156,7 @@ fn draw_last_second(courses: &[Course], path: &Path) -> Result<(), Box<dyn Error
 }
 
 /// Writes both plots into a folder.
-pub fn draw(courses: &[Course], out: &Path) -> Result<(), Box<dyn Error>> {
+pub(crate) fn draw(courses: &[Course], out: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(out)?;
     draw_bars(courses, &out.join("admitted.svg"))?;
     draw_last_second(courses, &out.join("last-second.svg"))

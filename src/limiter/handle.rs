@@ -331,6 +331,8 @@ impl Setup {
         {
             if cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1))) {
                 count(&self.tallies.cold_allowed);
+                // Whoever came here without a check of the tier has told nobody yet.
+                driver.tier().call(&cell);
                 return Step::Done(self.allowed(0, Source::Lease));
             }
             // An engine has taken charge meanwhile: what is left of the allowance lies in the pool now.
@@ -512,7 +514,9 @@ impl Setup {
     /// Asks the authority for a look; `Err` is the answer where nobody has to be asked.
     fn peek_ticket(&self, key: &Key<'_>) -> Result<(Ticket, u64), Decision> {
         let Way::Shared { driver, .. } = &self.way else { return Err(self.known(key)) };
-        let hold = driver.tier().find(self.rule, key).map_or(0, |cell| cell.look().hold);
+        // What a `Buffered` instance gave itself was never taken from the authority, so it is free there as well.
+        let lent = self.terms.mode != Mode::Buffered;
+        let hold = driver.tier().find(self.rule, key).filter(|_| lent).map_or(0, |cell| cell.look().hold);
         let deadline = self.clock.now().plus(self.terms.deadline);
         Ok((driver.peek(self.rule, (key.bytes().into(), key.is_digest()), 1, deadline), hold))
     }
