@@ -12,7 +12,7 @@ use std::{
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 // Not through `atomic`: a loom model never takes a clock inside, it passes times as numbers.
 use std::sync::atomic::{
@@ -32,6 +32,10 @@ const TICK_MICROS: u64 = COARSE_TICK.as_micros() as u64;
 
 /// Where every clock starts, so that "a while ago" is a time too.
 const ORIGIN: Micros = Micros::from_secs(1_000);
+
+/// What the calendar shows when a manual clock begins: a time such as servers have, so that nothing relies on small
+/// numbers, and the start of a minute.
+const MANUAL_BEGAN: Micros = Micros::from_secs(1_700_001_000);
 
 /// One cache line of its own, for the hand that everybody reads.
 #[repr(align(128))]
@@ -62,6 +66,8 @@ pub struct Clock {
 struct System {
     clock: quanta::Clock,
     start: quanta::Instant,
+    /// What the calendar showed when the line began.
+    began: Micros,
 }
 
 impl System {
@@ -80,7 +86,8 @@ impl Clock {
         let system = SYSTEM.get_or_init(|| {
             let clock = quanta::Clock::new();
             let start = clock.now();
-            System { clock, start }
+            let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
+            System { clock, start, began }
         });
         let mut shared = FACE.lock().unwrap_or_else(PoisonError::into_inner);
         let face = shared.upgrade().unwrap_or_else(|| {
@@ -122,6 +129,14 @@ impl Clock {
     #[must_use]
     pub fn coarse(&self) -> Micros {
         Micros(self.face.hand.0.load(Relaxed))
+    }
+
+    /// The time of the calendar, in microseconds since 1970, as the system had it when the process first asked for a
+    /// time, and steady from there on. A manual clock begins on a day in 2023.
+    #[must_use]
+    pub(crate) fn calendar(&self) -> Micros {
+        let began = self.precise.as_ref().map_or(MANUAL_BEGAN, |system| system.began);
+        began.plus(self.now().minus(ORIGIN))
     }
 
     /// Moves a manual clock on, and wakes those whose time has come. Does nothing to the system's.

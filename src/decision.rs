@@ -50,6 +50,20 @@ pub struct Decision {
     pub(crate) retry_after: Micros,
     /// How long an allowed request has to wait; zero but for leaky queues.
     pub(crate) delay: Micros,
+    /// When what was spent comes back.
+    pub(crate) reset: Reset,
+}
+
+/// When what a rule has counted is there to be had again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reset {
+    /// At its rate.
+    Rate,
+    /// After a span of this length at the latest.
+    Span(Micros),
+    /// At the end of the present window of this length, and `more` later; so much of it, or of it and whole ones
+    /// before it, is over.
+    Window { length: Micros, over: Micros, more: Micros },
 }
 
 impl Decision {
@@ -65,6 +79,7 @@ impl Decision {
             rate: Rate::ONE_A_SECOND,
             retry_after: Micros::ZERO,
             delay: Micros::ZERO,
+            reset: Reset::Rate,
         }
     }
 
@@ -119,11 +134,19 @@ impl Decision {
         self.retry_after().map(|wait| Micros::from(wait).0.div_ceil(1_000_000).max(1))
     }
 
-    /// The time in which the bucket is full again if nobody asks, from the same estimate as
-    /// [`remaining`](Decision::remaining).
+    /// The time in which all of the limit can be had again if nobody asks, from the same estimate as
+    /// [`remaining`](Decision::remaining). For a fixed window that is its end; for a log and a sliding counter the
+    /// time after which nothing that was spent until now can count any more.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
-        self.rate.time_for(self.limit.saturating_sub(self.remaining)).into()
+        let missing = self.limit.saturating_sub(self.remaining);
+        let after = match self.reset {
+            Reset::Rate => self.rate.time_for(missing),
+            _ if missing == 0 => Micros::ZERO,
+            Reset::Span(length) => length,
+            Reset::Window { length, over, more } => length.minus(Micros(over.0 % length.0.max(1))).plus(more),
+        };
+        after.into()
     }
 
     /// Who decided.

@@ -3,6 +3,9 @@
 #[doc = include_str!("../docs/architecture.md")]
 pub mod architecture {}
 
+#[doc = include_str!("../docs/algorithms.md")]
+pub mod algorithms {}
+
 #[doc = include_str!("../docs/guarantees.md")]
 pub mod guarantees {}
 

@@ -1,14 +1,23 @@
 //! Two hashes: a quick one for maps in this process, a stable one that all instances agree on.
 
 pub(crate) use foldhash::fast::RandomState;
+use foldhash::fast::SeedableRandomState;
 use std::{hash::BuildHasher, sync::OnceLock};
+
+static SEED: OnceLock<SeedableRandomState> = OnceLock::new();
+
+/// Has [`local`] give the same hashes in every run, if nobody has asked it before. For simulated worlds, which are
+/// to be replayed; never where keys come from clients.
+#[cfg(feature = "sim")]
+pub(crate) fn settle() {
+    _ = SEED.set(SeedableRandomState::fixed());
+}
 
 /// The hash of a key within a rule, for maps of this process only: seeded anew each run, so that no
 /// client can choose keys that collide.
 #[inline]
 pub(crate) fn local(rule: u32, key: &[u8]) -> u64 {
-    static SEED: OnceLock<RandomState> = OnceLock::new();
-    let hash = SEED.get_or_init(RandomState::default).hash_one(key);
+    let hash = SEED.get_or_init(SeedableRandomState::random).hash_one(key);
     // A rule's number moves its keys elsewhere: the odd constant spreads small numbers over all bits.
     hash ^ u64::from(rule).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

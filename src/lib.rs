@@ -57,6 +57,12 @@
 //!
 //! A gate whose rules are all `Local` is built by [`build_local`](Builder::build_local) and needs no runtime.
 //!
+//! # Rules that change
+//!
+//! [`replace_rules`](Tollgate::replace_rules) puts a whole set of [`Rules`] in place while checks go on; limiters follow. With the
+//! feature `rules-file` a set can be read from a TOML file, and with `watch` the gate follows that file. A rule may also have
+//! [lists](Rule::allow) of keys and patterns, and a new one can be tried in [shadow](Rule::shadow) mode first.
+//!
 //! # Three kinds of no
 //!
 //! The limit says no: a [`Decision`] that is not allowed, with [`retry_after`](Decision::retry_after). The store fails:

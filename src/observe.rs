@@ -14,7 +14,8 @@ pub enum Link {
     Down,
 }
 
-/// Something that an operator would want to know. Never carries a key or a password.
+/// Something that an operator would want to know. Never carries a request's key or a password; an entry of a rule's own
+/// lists is named where it is wrong or matches nothing.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

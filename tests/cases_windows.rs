@@ -47,7 +47,7 @@ async fn costs_add_up_in_windows_and_refused_ones_count_for_nothing() {
 #[tokio::test]
 async fn ten_thousand_of_one_instant_are_not_one_entry() {
     for (algorithm, rule) in windows(20, MINUTE) {
-        for mode in MODES {
+        for mode in [Mode::Local, Mode::Exact] {
             let world = World::new(rule.clone().mode(mode)).await;
             let mut passed = 0;
             for _ in 0..10_000 {
@@ -55,6 +55,16 @@ async fn ten_thousand_of_one_instant_are_not_one_entry() {
             }
             assert_eq!(passed, 20, "{algorithm:?} {mode:?}");
         }
+    }
+    // A lease needs time to go on.
+    for (algorithm, rule) in windows(20, 24 * HOUR) {
+        let (gate, limiter) = limited(tollgate::MemoryStore::default(), rule.deadline(10 * SECOND)).await;
+        let mut passed = 0;
+        for _ in 0..10_000 {
+            passed += u64::from(limiter.check("k").await.is_allowed());
+        }
+        assert_eq!(passed, 20, "{algorithm:?}");
+        gate.shutdown().await.unwrap();
     }
 }
 
@@ -73,7 +83,12 @@ async fn refused_attempts_are_not_recorded() {
             }
             assert_eq!(passed[..2], [0, 1], "{algorithm:?} {mode:?}");
             // Two in each four seconds; a log's entries count a little longer, so that a knock may come too early.
-            let least = if algorithm == Algorithm::FixedWindow { 20 } else { 15 };
+            // A counter rounds up what it weighs, which matters where the limit is two.
+            let least = match algorithm {
+                Algorithm::FixedWindow => 20,
+                Algorithm::SlidingLog => 15,
+                _ => 10,
+            };
             assert!((least..=20).contains(&passed.len()), "{algorithm:?} {mode:?}: {passed:?}");
         }
     }
@@ -344,36 +359,36 @@ async fn what_an_old_window_let_through_is_not_booked_in_the_new_one() {
     }
 }
 
+/// Asks, and lets the clock go on until there is an answer.
+async fn answer_while_time_goes_on(limiter: &tollgate::Limiter, clock: &Clock) -> bool {
+    let limiter = limiter.clone();
+    let asked = tokio::spawn(async move { limiter.check("k").await.is_allowed() });
+    while !asked.is_finished() {
+        clock.advance(Duration::from_millis(10));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    asked.await.expect("no panic")
+}
+
 // case A-09: what is pending when an answer comes is not taken off twice.
 #[tokio::test]
 async fn what_is_pending_is_not_taken_off_twice() {
     for mode in [Mode::Leased, Mode::Exact, Mode::Buffered] {
         for (algorithm, rule) in windows(5, 24 * HOUR) {
-            let rule = rule.mode(mode).cadence(SECOND);
+            let rule = rule.mode(mode).cadence(SECOND).deadline(10 * SECOND);
             let clock = Clock::manual();
             let store = tollgate::MemoryStore::with_clock(clock.clone());
             let gate = Tollgate::builder().clock(clock.clone()).store(store).rule("r", rule).build().await.unwrap();
             let limiter = limiter(&gate);
             let mut passed = Vec::new();
-            for n in 0..3 {
-                passed.push((n, answer(&limiter, 1).await.is_allowed()));
+            for _ in 0..3 {
+                passed.push(answer_while_time_goes_on(&limiter, &clock).await);
             }
-            for step in 1..=15 {
-                clock.advance(Duration::from_millis(100));
-                if step == 15 {
-                    for n in 3..6 {
-                        let (limiter, clock) = (limiter.clone(), clock.clone());
-                        let asked = tokio::spawn(async move { answer(&limiter, 1).await.is_allowed() });
-                        while !asked.is_finished() {
-                            clock.advance(Duration::from_millis(10));
-                            tokio::time::sleep(Duration::from_millis(2)).await;
-                        }
-                        passed.push((n, asked.await.unwrap()));
-                    }
-                }
+            clock.advance(Duration::from_millis(1_500));
+            for _ in 3..6 {
+                passed.push(answer_while_time_goes_on(&limiter, &clock).await);
             }
-            let want: Vec<_> = (0..6).map(|n| (n, n < 5)).collect();
-            assert_eq!(passed, want, "{algorithm:?} {mode:?}");
+            assert_eq!(passed, [true, true, true, true, true, false], "{algorithm:?} {mode:?}");
         }
     }
 }
@@ -410,7 +425,7 @@ async fn a_refund_elsewhere_ends_a_remembered_no() {
     let server = RedisServer::start();
     for (algorithm, rule) in windows(10, 24 * HOUR) {
         for (name, store) in both(&server.url()) {
-            let rule = rule.clone().deadline(5 * SECOND);
+            let rule = rule.clone().deadline(5 * SECOND).lease_ttl(SECOND);
             let (one, a) = limited(store.clone(), rule.clone()).await;
             let (two, b) = limited(store, rule).await;
             let key = format!("A-14 {algorithm:?}");
@@ -419,11 +434,19 @@ async fn a_refund_elsewhere_ends_a_remembered_no() {
             }
             assert!(!a.check(&key).await.is_allowed() && !a.check(&key).await.is_allowed());
             b.refund(&key, 5);
-            until_decided("the refund is had", &a, &key, tollgate::Decision::is_allowed).await;
+            let had = until_decided("the refund is had", &a, &key, tollgate::Decision::is_allowed).await;
+            assert_eq!(had.trouble(), None);
             let mut more = 1;
-            for _ in 0..400 {
+            // What the other one has taken back into its hands comes when it has been idle for a while.
+            for _ in 0..4_000 {
+                if more == 5 {
+                    break;
+                }
                 more += u32::from(a.check(&key).await.is_allowed());
                 tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            for _ in 0..20 {
+                more += u32::from(a.check(&key).await.is_allowed());
             }
             assert_eq!(more, 5, "{algorithm:?} {name}");
             one.shutdown().await.unwrap();

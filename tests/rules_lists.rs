@@ -282,3 +282,55 @@ async fn a_shadowing_rule_lets_pass_when_its_store_is_away_and_keeps_the_trouble
     would_refuse(decision);
     assert_eq!(decision.trouble(), Some(ErrorKind::ShutDown));
 }
+
+#[tokio::test]
+async fn a_shadowing_rule_holds_up_nobody_who_waits_reserves_or_asks_several_limits() {
+    for mode in [Mode::Local, Mode::Leased, Mode::Exact] {
+        let gate = Tollgate::builder()
+            .rule("r", slow(2).mode(mode).shadow(true))
+            .rule("real", slow(3).mode(mode))
+            .build()
+            .await
+            .expect("fair rules");
+        let [limiter, real] = ["r", "real"].map(|name| gate.limiter(name).expect("its rule"));
+        assert_ne!(limiter.check_n("a", 2).await.source(), Source::Shadow, "{mode:?}");
+        would_refuse(limiter.acquire("a", 1, HOUR).await.expect("let through at once"));
+        let reservation = limiter.reserve("a", 2).await.expect("let through");
+        would_refuse(reservation.decision());
+        assert_eq!(reservation.commit(5), tollgate::Settled::default(), "nothing was taken");
+        for _ in 0..3 {
+            let both = gate.check_all(&[(&limiter, "a", 1), (&real, "a", 1)]).await;
+            assert!(both.is_allowed(), "{mode:?} {both:?}");
+        }
+        let refused = gate.check_all(&[(&limiter, "a", 1), (&real, "a", 1)]).await;
+        assert_eq!(
+            (refused.is_allowed(), refused.refused_by()),
+            (false, Some("real")),
+            "{mode:?}: the other one is real"
+        );
+    }
+}
+
+#[tokio::test]
+async fn lists_hold_for_who_waits_reserves_or_asks_several_limits() {
+    let rule = slow(5).allow("good").deny("bad").override_key("few", slow(1));
+    let gate = Tollgate::builder().rule("r", rule).rule("s", slow(5)).build().await.expect("fair rules");
+    let [limiter, other] = ["r", "s"].map(|name| gate.limiter(name).expect("its rule"));
+    let error = limiter.acquire("bad", 1, HOUR).await.expect_err("on the deny list");
+    assert_eq!(error.kind(), ErrorKind::NeverFits, "{error}");
+    assert!(limiter.acquire("good", 1_000_000, SECOND).await.is_ok());
+    assert!(limiter.reserve("bad", 1).await.is_err());
+    let all = [(&limiter, "bad", 1), (&other, "bad", 1)];
+    assert!(gate.check_all(&all).await.is_never() && gate.check_all_now(&all).is_never());
+    assert_eq!(other.peek("bad").await.remaining(), 5, "not charged");
+    assert!(gate.check_all(&[(&limiter, "few", 1), (&other, "few", 1)]).await.is_allowed());
+    assert!(!gate.check_all(&[(&limiter, "few", 1), (&other, "few", 1)]).await.is_allowed());
+    // What the authority had given comes back with the next sync.
+    for _ in 0..4_000 {
+        if other.peek("few").await.remaining() == 4 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("charged for what another limit refused");
+}

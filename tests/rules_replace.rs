@@ -117,6 +117,27 @@ async fn a_raised_limit_helps_those_who_were_refused() {
     assert_eq!((allowed, passed(&limiter, "a").await), (10, 10));
 }
 
+/// The same with windows, which count what passed.
+#[tokio::test]
+async fn a_raised_window_lets_the_difference_pass() {
+    // Its edge is as good as never near.
+    let window = Duration::from_secs(300 * 86_400);
+    let kinds = [Rule::fixed_window, Rule::sliding_log, Rule::sliding_counter];
+    for (kind, mode) in kinds.into_iter().flat_map(|kind| [(kind, Mode::Exact), (kind, Mode::Local)]) {
+        let rule = |limit| one(kind(limit, window).mode(mode).deadline(5 * SECOND));
+        let gate = Tollgate::builder().rules(rule(10)).build().await.expect("a fair rule");
+        let limiter = gate.limiter("r").expect("its rule");
+        let mut allowed = 0;
+        for _ in 0..50 {
+            allowed += u64::from(limiter.check("a").await.is_allowed());
+        }
+        gate.replace_rules(rule(20)).expect("a fair rule");
+        assert_eq!((allowed, passed(&limiter, "a").await), (10, 10));
+        gate.replace_rules(rule(5)).expect("a fair rule");
+        assert_eq!(passed(&limiter, "a").await, 0);
+    }
+}
+
 #[test]
 fn local_state_is_kept_when_the_rate_changes() {
     let clock = Clock::manual();
@@ -258,22 +279,22 @@ async fn ten_thousand_replacements_are_never_seen_by_halves() {
         let rule = Rule::token_bucket(1, SECOND * u32::try_from(size).expect("small")).burst(size);
         let double = Rule::token_bucket(1, SECOND * u32::try_from(size).expect("small")).burst(size * 2);
         let listed = rule.clone().override_key("twice", double.clone()).override_key("twice-*", double);
-        let mode = [Mode::Local, Mode::Leased][usize::from(n % 3 == 0)];
+        let mode = [Mode::Local, Mode::Leased][usize::from(n.is_multiple_of(3))];
         let rules = Rules::new()
             .rule("plain", rule.clone())
             .rule("listed", listed)
             .rule("near", rule.clone().mode(Mode::Local));
         let rules = rules.rule("turns", rule.clone().mode(mode));
-        if n % 5 == 0 { rules } else { rules.rule("comes", rule) }
+        if n.is_multiple_of(5) { rules } else { rules.rule("comes", rule) }
     };
     let gate = Tollgate::builder().clock(clock).rules(edition(1)).build().await.expect("fair rules");
-    let (done, checks) = (AtomicBool::new(false), AtomicU64::new(0));
+    let names = ["plain", "listed", "near", "turns", "comes"];
+    let limiters = names.map(|name| gate.limiter(name).expect("its rule"));
+    let (done, checks, mut last) = (AtomicBool::new(false), AtomicU64::new(0), 1);
     thread::scope(|scope| {
         for thread in 0..2_u64 {
-            let (gate, done, checks) = (&gate, &done, &checks);
+            let (gate, done, checks, limiters) = (&gate, &done, &checks, &limiters);
             scope.spawn(move || {
-                let names = ["plain", "listed", "near", "turns", "comes"];
-                let limiters = names.map(|name| gate.limiter(name).expect("its rule"));
                 let handles: Vec<_> = limiters.iter().map(|limiter| limiter.key("by-handle")).collect();
                 let mut asked = 0_u64;
                 while !done.load(Relaxed) {
@@ -288,21 +309,52 @@ async fn ten_thousand_replacements_are_never_seen_by_halves() {
                     if let Ok(fresh) = gate.limiter("comes") {
                         whole(fresh.check_now("fresh"), 1);
                     }
+                    checks.store(asked, Relaxed);
                 }
-                checks.fetch_add(asked, Relaxed);
             });
         }
-        for n in 2..EDITIONS + 2 {
-            gate.replace_rules(edition(n)).expect("fair rules");
-            if n % 97 == 0 {
+        // The machine may be busy: until both have happened often.
+        while last <= EDITIONS || checks.load(Relaxed) < 10_000 {
+            last += 1;
+            gate.replace_rules(edition(last)).expect("fair rules");
+            if last.is_multiple_of(97) {
                 thread::yield_now();
             }
         }
         done.store(true, Relaxed);
     });
-    assert!(checks.load(Relaxed) > 1_000, "{} checks", checks.load(Relaxed));
-    let last = gate.limiter("plain").expect("its rule").check_now("key").limit();
-    assert_eq!(last, (EDITIONS + 1) % 97 + 10);
+    assert_eq!(limiters[0].check_now("key").limit(), last % 97 + 10);
+}
+
+/// In each edition exactly one of two rules refuses; whoever mixed two editions would be let in by both.
+#[test]
+fn several_limits_in_one_decision_are_of_one_edition() {
+    let edition = |first: bool| {
+        let [no, yes] = [Rule::deny_all(), Rule::unlimited()];
+        let (a, b) = if first { (no, yes) } else { (yes, no) };
+        Rules::new().rule("a", a).rule("b", b)
+    };
+    let gate = Tollgate::builder().rules(edition(true)).build_local().expect("fair rules");
+    let [a, b] = ["a", "b"].map(|name| gate.limiter(name).expect("its rule"));
+    let (done, refused) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                let decision = gate.check_all_now(&[(&a, "key", 1), (&b, "key", 1)]);
+                assert!(!decision.is_allowed(), "{decision:?}");
+                refused[usize::from(decision.refused_by() == Some("b"))].fetch_add(1, Relaxed);
+            }
+        });
+        let mut n = 0_u32;
+        while n < 10_000 || refused.iter().any(|by| by.load(Relaxed) < 100) {
+            n += 1;
+            gate.replace_rules(edition(n.is_multiple_of(2))).expect("fair rules");
+            if n.is_multiple_of(64) {
+                thread::yield_now();
+            }
+        }
+        done.store(true, Relaxed);
+    });
 }
 
 /// The limit of an answer and the time in which it fills up belong to one edition.

@@ -31,6 +31,13 @@ impl Frame {
         Micros(self.length)
     }
 
+    /// By how much they begin before a multiple of the length.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub(crate) const fn offset(self) -> Micros {
+        Micros(self.offset)
+    }
+
     /// How far into its window a time is; below the length.
     #[must_use]
     pub(crate) const fn elapsed(self, at: Micros) -> Micros {
@@ -97,7 +104,7 @@ mod tests {
             assert!(length / step <= 1_024, "{length}");
             for at in [0, 1, 999, 12_345_678, 1_780_000_000_123_457] {
                 let noted = frame.slot(Micros(at)).0;
-                assert!(noted >= at && noted < at + step && noted % step == 0, "{length} {at}");
+                assert!(noted >= at && noted < at + step && noted.is_multiple_of(step), "{length} {at}");
             }
         }
     }

@@ -2,7 +2,6 @@
 //!
 //! Nothing here reads a clock, takes a lock or awaits.
 
-#[allow(dead_code)] // until the local tier runs them
 mod alone;
 mod fixed_window;
 mod frame;
@@ -12,7 +11,6 @@ mod sliding_log;
 mod token_bucket;
 mod window;
 
-#[allow(unused_imports)] // as above
 pub(crate) use alone::{Alone, Limit, Verdict};
 pub(crate) use fixed_window::FixedWindow;
 pub(crate) use frame::Frame;

@@ -80,6 +80,10 @@ impl SlidingLog {
 
     /// The time until at most `room` is counted, exactly.
     pub(super) fn time_until(&self, frame: Frame, room: u64) -> Micros {
+        if room == 0 {
+            // The newest decides.
+            return self.entries.back().map_or(Micros::ZERO, |e| e.0.plus(frame.length()).minus(self.at));
+        }
         let mut left = self.sum;
         let mut when = self.at;
         for &(noted, weight) in &self.entries {

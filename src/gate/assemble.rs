@@ -107,8 +107,7 @@ impl Parts {
         let wrong =
             |field: &str, what: &str| Error::new(ErrorKind::Config, format!("rule {:?}: {field}: {what}", terms.name));
         if terms.mode == Mode::Local {
-            let quota =
-                Quota::new(terms.numbers.rate, terms.numbers.burst).map_err(|e| wrong("rate", &e.to_string()))?;
+            let quota = Quota::new(&terms.numbers).map_err(|e| wrong("rate", &e.to_string()))?;
             return Ok(Way::Local { governed: self.governed.clone(), quota });
         }
         match &self.driver {

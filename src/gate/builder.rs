@@ -163,7 +163,7 @@ impl Builder {
         self.assemble(Some(store))
     }
 
-    /// Checks everything and makes a gate whose rules are all [`Mode::Local`]. Starts no thread but the
+    /// Checks everything and makes a gate whose rules are all [`Local`](crate::Mode::Local). Starts no thread but the
     /// clock's and needs no runtime.
     ///
     /// # Errors

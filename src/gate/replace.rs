@@ -63,6 +63,12 @@ impl Tollgate {
     ///
     /// The observer is told [`Event::RulesReplaced`], or [`Event::RulesRefused`] with the error's words.
     ///
+    /// # Cost
+    /// Checks pay nothing but for limiters from before, which need some nanoseconds more from now on. The call itself makes
+    /// what is needed for each rule that has changed, and walks the states of all `Local` keys once where numbers of
+    /// a `Local` rule did: some milliseconds for 100,000 of them. The engine changes over in the background, and looks at
+    /// each of its buckets.
+    ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config), naming rule and field, for the first thing that is wrong: as
     /// [`build`](crate::Builder::build), and a shared rule where the gate was built with `Local` rules alone. Nothing has
@@ -96,7 +102,7 @@ impl Tollgate {
         let inner = &*self.inner;
         let mut desk = inner.desk.lock().unwrap_or_else(PoisonError::into_inner);
         let old: Set = inner.home.set().clone();
-        let mut next = Set { places: old.places.clone(), ..Set::default() };
+        let mut next = old.emptied();
         let mut replaced = Replaced::default();
         for ((name, rule), plan) in rules.iter().zip(&plans) {
             let before = old.live.get(name).and_then(|place| old.at(*place));

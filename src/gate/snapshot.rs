@@ -89,6 +89,9 @@ pub struct Snapshot {
     pub bucket_errors: u64,
     /// Buckets whose state was lost, as far as this instance was the first to notice.
     pub states_lost: u64,
+    /// Tokens let through without a grant in a fixed window that ended before the store could be told: they belong to
+    /// no later one, and are counted in none.
+    pub expired: u64,
     /// How well the store answers.
     pub link: Link,
     /// Instances that share the limits; `None` when nobody has told.
@@ -143,6 +146,7 @@ impl Snapshot {
             wasted: tally.wasted,
             bucket_errors: tally.bucket_errors,
             states_lost: tally.states_lost,
+            expired: tally.expired,
             link: driver.map(Driver::link).unwrap_or_default(),
             members: driver.and_then(Driver::members),
             round_trip: driver.map(Driver::round_trip).unwrap_or_default().into(),

@@ -169,7 +169,7 @@ impl Book {
     }
 
     /// What is known about the bucket; `None` when it is absent.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn header(&self) -> Option<&Header> {
         self.header.as_ref()
     }

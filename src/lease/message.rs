@@ -28,6 +28,7 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     /// The numbers of a token bucket.
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn bucket(revision: u32, rate: Rate, burst: u64) -> Numbers {
         let (algorithm, window, offset) = (Algorithm::TokenBucket, Micros::ZERO, Micros::ZERO);
         Numbers { revision, algorithm, rate, burst, window, offset }

@@ -1,8 +1,9 @@
 //! Decisions in the words of the rule that made them.
 
-use super::setup::{Setup, count};
+use super::setup::{Setup, Way, count};
 use crate::{
-    decision::{Decision, Source, Verdict},
+    algorithm::Algorithm,
+    decision::{Decision, Reset, Source, Verdict},
     error::ErrorKind,
     rule::Constant,
     time::Micros,
@@ -22,7 +23,25 @@ impl Setup {
             rate: numbers.rate,
             retry_after: Micros::ZERO,
             delay: Micros::ZERO,
+            reset: if numbers.window == Micros::ZERO { Reset::Rate } else { self.reset() },
         }
+    }
+
+    /// When a window's limit is there again. Takes no remainder: few ask.
+    fn reset(&self) -> Reset {
+        let numbers = &self.terms.numbers;
+        let length = numbers.window;
+        let (offset, more) = match numbers.algorithm {
+            Algorithm::FixedWindow => (numbers.offset, Micros::ZERO),
+            Algorithm::SlidingCounter => (Micros::ZERO, length),
+            _ => return Reset::Span(length),
+        };
+        let now = match &self.way {
+            Way::Shared { driver, .. } => driver.there(self.clock.coarse()),
+            _ => Some(self.clock.calendar()),
+        };
+        // Before the authority has told its time nothing is known but the length.
+        now.map_or(Reset::Span(length.plus(more)), |now| Reset::Window { length, over: now.plus(offset), more })
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 
 use super::setup::{Setup, Way};
 use crate::{
+    algorithm::Algorithm,
     rate::Rate,
     rule::{Cold, Constant, Mode, Terms},
     time::Micros,
@@ -17,18 +18,32 @@ pub enum Scope {
     AllInstances,
 }
 
-/// The most that a rule admits for one key in any span of time: `burst + rate * T`, and what the
-/// rule's own choices add to it.
+/// The most that a rule admits for one key in any span of time, and what the rule's own choices add to it.
+///
+/// | rule | in any span `T` |
+/// | --- | --- |
+/// | token bucket, leaky bucket | `burst + rate * T` |
+/// | leaky queue | `burst + 1 + rate * T` |
+/// | fixed window | the limit for each window that `T` touches |
+/// | sliding log | the limit in any span of the window's length |
+/// | sliding counter | less than twice the limit in any span of the window's length |
+///
+/// `Buffered` adds `N * ahead`, `N` the instances that lived in `T` and `ahead` the rule's
+/// [`delta_max`](crate::Rule::delta_max): to a bucket once, to a window each time.
 ///
 /// It holds while the authority is there and keeps its memory; what an outage, a failover or lost
 /// memory can add is told in the guide's page on guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
+    algorithm: Algorithm,
     burst: u64,
     rate: Rate,
+    window: Micros,
     scope: Scope,
     credit: u64,
     ttl: Micros,
+    /// How far a `Buffered` instance goes ahead at most, whoever it knows of.
+    ahead: u64,
     /// The rule asks nobody.
     constant: Option<Constant>,
 }
@@ -45,14 +60,18 @@ impl Setup {
 impl Bound {
     pub(super) fn of(terms: &Terms) -> Bound {
         Bound {
+            algorithm: terms.numbers.algorithm,
             burst: terms.numbers.burst,
             rate: terms.numbers.rate,
+            window: terms.numbers.window,
             scope: if terms.mode == Mode::Local { Scope::EachInstance } else { Scope::AllInstances },
             credit: match terms.cold {
                 Cold::Credit(tokens) => tokens,
                 _ => 0,
             },
             ttl: terms.lease_ttl,
+            // An instance that has not heard of the others takes itself for the only one.
+            ahead: if terms.mode == Mode::Buffered { terms.ahead(1) } else { 0 },
             constant: terms.constant,
         }
     }
@@ -73,14 +92,38 @@ impl Bound {
             Some(Constant::Unlimited) => return u64::MAX,
             None => {}
         }
-        let central = self.burst.saturating_add(self.rate.tokens_in(span.into()));
+        let span = Micros::from(span);
+        let (each, times) = self.each(span);
+        let instances = u64::from(instances);
+        let ahead = self.ahead.saturating_mul(instances).saturating_mul(times);
+        let central = each.saturating_mul(times).saturating_add(self.refill(span)).saturating_add(ahead);
         // A credit may be taken anew with each lease life: once at least, and once more for the edge.
-        let lives = Micros::from(span).0 / self.ttl.0.max(1) + 1;
-        let credit = self.credit.saturating_mul(lives).saturating_mul(u64::from(instances));
+        let lives = span.0 / self.ttl.0.max(1) + 1;
+        let credit = self.credit.saturating_mul(lives).saturating_mul(instances);
         match self.scope {
-            Scope::EachInstance => central.saturating_mul(u64::from(instances)),
+            Scope::EachInstance => central.saturating_mul(instances),
             Scope::AllInstances => central.saturating_add(credit),
         }
+    }
+
+    /// What is admitted at once, and how often in this span: once by a bucket, by a window each time.
+    fn each(&self, span: Micros) -> (u64, u64) {
+        let length = self.window.0.max(1);
+        let spans = (span.0 / length).saturating_add(1);
+        match self.algorithm {
+            // A span longer than nothing may begin at the end of one window.
+            Algorithm::FixedWindow if span.0 > 0 => (self.burst, ((span.0 - 1) / length).saturating_add(2)),
+            Algorithm::FixedWindow => (self.burst, 1),
+            Algorithm::SlidingLog => (self.burst, spans),
+            Algorithm::SlidingCounter => (self.burst.saturating_mul(2).saturating_sub(1), spans),
+            Algorithm::LeakyQueue => (self.burst.saturating_add(1), 1),
+            Algorithm::TokenBucket | Algorithm::LeakyMeter => (self.burst, 1),
+        }
+    }
+
+    /// What comes in beside that.
+    fn refill(&self, span: Micros) -> u64 {
+        if self.algorithm.is_window() { 0 } else { self.rate.tokens_in(span) }
     }
 }
 
@@ -91,7 +134,17 @@ impl fmt::Display for Bound {
             Some(Constant::Unlimited) => return f.write_str("no bound"),
             None => {}
         }
-        write!(f, "{} + {} * T", self.burst, PerSecond(self.rate))?;
+        let (burst, window) = (self.burst, Duration::from(self.window));
+        match self.algorithm {
+            Algorithm::FixedWindow => write!(f, "{burst} in each window of {window:?}")?,
+            Algorithm::SlidingLog => write!(f, "{burst} in any {window:?}")?,
+            Algorithm::SlidingCounter => write!(f, "less than {} in any {window:?}", burst.saturating_mul(2))?,
+            Algorithm::LeakyQueue => write!(f, "{burst} + 1 + {} * T", PerSecond(self.rate))?,
+            Algorithm::TokenBucket | Algorithm::LeakyMeter => write!(f, "{burst} + {} * T", PerSecond(self.rate))?,
+        }
+        if self.ahead > 0 {
+            write!(f, " + N * {}", self.ahead)?;
+        }
         if self.credit > 0 {
             write!(f, " + N * {} each {:?}", self.credit, Duration::from(self.ttl))?;
         }
@@ -134,6 +187,33 @@ mod tests {
         let local = bound(&Rule::token_bucket(5, minute).mode(Mode::Local));
         assert_eq!(local.over(minute, 4), 40);
         assert_eq!(local.to_string(), "5 + 1 / 12s * T, for each instance");
+    }
+
+    #[test]
+    fn a_window_s_bound_is_its_limit_for_each_window_or_span() {
+        let second = Duration::from_secs(1);
+        let fixed = bound(&Rule::fixed_window(10, second));
+        assert_eq!((fixed.over(Duration::ZERO, 4), fixed.over(second, 4), fixed.over(2 * second, 4)), (10, 20, 30));
+        assert_eq!(fixed.to_string(), "10 in each window of 1s, for all instances together");
+        let log = bound(&Rule::sliding_log(10, second));
+        assert_eq!((log.over(second / 2, 4), log.over(second * 5 / 2, 4)), (10, 30));
+        assert_eq!(log.to_string(), "10 in any 1s, for all instances together");
+        let counter = bound(&Rule::sliding_counter(10, second).mode(Mode::Local));
+        assert_eq!(counter.over(second / 2, 2), 38);
+        assert_eq!(counter.to_string(), "less than 20 in any 1s, for each instance");
+        let queue = bound(&Rule::leaky_queue(10, second).burst(5));
+        assert_eq!(queue.over(second, 3), 5 + 1 + 10);
+        assert_eq!(queue.to_string(), "5 + 1 + 10/s * T, for all instances together");
+    }
+
+    #[test]
+    fn who_reports_afterwards_adds_what_each_instance_may_be_ahead() {
+        let second = Duration::from_secs(1);
+        let bucket = bound(&Rule::token_bucket(100, second).mode(Mode::Buffered).delta_max(7));
+        assert_eq!(bucket.over(second, 4), 200 + 4 * 7);
+        assert_eq!(bucket.to_string(), "100 + 100/s * T + N * 7, for all instances together");
+        let window = bound(&Rule::fixed_window(100, second).mode(Mode::Buffered));
+        assert_eq!(window.over(second, 4), 2 * (100 + 4 * 10), "a tenth of the limit, in each window");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{
     bound::Bound,
     key::KeyHandle,
-    set::{Home, Present},
+    set::{Home, Present, Set},
     setup::{Setup, Way, count},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     key::{KEY_BYTES_MAX, Key},
     local::{Cell, Local, Verdict},
     observe::Link,
-    rule::{Cold, Mode},
+    rule::{Cold, Mode, Seen},
     sync::{Answer, Driver, Ticket},
     time::Micros,
 };
@@ -81,6 +81,20 @@ impl Limiter {
         Present::Own(self.setup.for_key(key))
     }
 
+    /// All rules of its gate as they are now, for a short look.
+    pub(super) fn set(&self) -> Seen<Set> {
+        self.home.set()
+    }
+
+    /// [`answers`](Limiter::answers) by this set of another limiter's gate, so that several limits are of one edition. A
+    /// limiter of another gate goes by its own.
+    pub(super) fn answers_by(&self, set: &Set, of: &Limiter, key: &[u8]) -> Arc<Setup> {
+        match set.at(self.place) {
+            Some(setup) if Arc::ptr_eq(&self.home, &of.home) => setup.for_key(key).clone(),
+            _ => Arc::clone(&self.answers(key)),
+        }
+    }
+
     /// Asks for one token; see [`check_n`](Limiter::check_n).
     pub async fn check(&self, key: impl AsRef<[u8]>) -> Decision {
         self.check_n(key, 1).await
@@ -95,7 +109,7 @@ impl Limiter {
     /// refused as "never".
     ///
     /// # Cancel safety
-    /// A dropped call admits nothing. Tokens that were already asked for in its name are spent.
+    /// A dropped call admits nothing, and costs nothing: what was asked for in its name goes back with the next sync.
     pub async fn check_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
         let bytes = key.as_ref();
         if cost == 0 {
@@ -257,7 +271,7 @@ impl Setup {
     #[inline]
     fn first(&self, key: &Key<'_>, cost: u64) -> Step {
         match &self.way {
-            Way::Shared { driver, .. } if cost <= self.terms.numbers.burst => match self.terms.mode {
+            Way::Shared { driver, .. } if cost <= self.terms.cost_max() => match self.terms.mode {
                 Mode::Exact => match driver.tier().cell(self.rule, key) {
                     Ok(cell) => Step::Ask(cell),
                     Err(_) => Step::Done(self.uncounted_saturated()),
@@ -314,10 +328,18 @@ impl Setup {
     pub(super) fn first_of(&self, cell: Arc<Cell>, cost: u64) -> Step {
         if let (Way::Shared { driver, .. }, Mode::Buffered) = (&self.way, self.terms.mode)
             && !driver.is_closing()
-            && cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1)))
         {
-            count(&self.tallies.cold_allowed);
-            return Step::Done(self.allowed(0, Source::Lease));
+            if cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1))) {
+                count(&self.tallies.cold_allowed);
+                // Whoever came here without a check of the tier has told nobody yet.
+                driver.tier().call(&cell);
+                return Step::Done(self.allowed(0, Source::Lease));
+            }
+            // An engine has taken charge meanwhile: what is left of the allowance lies in the pool now.
+            match driver.tier().check_cell(&cell, cost) {
+                Local::Cold(cell) => return Step::Ask(cell),
+                local => return self.step(local, cost),
+            }
         }
         Step::Ask(cell)
     }
@@ -325,6 +347,7 @@ impl Setup {
     pub(super) fn governed(&self, verdict: Verdict) -> Decision {
         match verdict {
             Verdict::Allowed { remaining } => self.allowed(remaining, Source::Local),
+            Verdict::Queued { remaining, delay } => Decision { delay, ..self.allowed(remaining, Source::Local) },
             Verdict::Denied { wait, remaining } => self.denied(wait, remaining, Source::Local),
             Verdict::Never => {
                 count(&self.tallies.never);
@@ -345,7 +368,7 @@ impl Setup {
     #[cold]
     pub(super) fn exact_now(&self, key: &Key<'_>, cost: u64) -> Decision {
         let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
-        if cost > self.terms.numbers.burst {
+        if cost > self.terms.cost_max() {
             count(&self.tallies.never);
             return self.never(Source::Lease);
         }
@@ -491,7 +514,9 @@ impl Setup {
     /// Asks the authority for a look; `Err` is the answer where nobody has to be asked.
     fn peek_ticket(&self, key: &Key<'_>) -> Result<(Ticket, u64), Decision> {
         let Way::Shared { driver, .. } = &self.way else { return Err(self.known(key)) };
-        let hold = driver.tier().find(self.rule, key).map_or(0, |cell| cell.look().hold);
+        // What a `Buffered` instance gave itself was never taken from the authority, so it is free there as well.
+        let lent = self.terms.mode != Mode::Buffered;
+        let hold = driver.tier().find(self.rule, key).filter(|_| lent).map_or(0, |cell| cell.look().hold);
         let deadline = self.clock.now().plus(self.terms.deadline);
         Ok((driver.peek(self.rule, (key.bytes().into(), key.is_digest()), 1, deadline), hold))
     }

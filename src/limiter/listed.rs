@@ -6,13 +6,12 @@ use crate::{
     observe::Event,
     rule::Lists,
 };
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 /// After so many checks of its rule an override that matched nothing is told.
 const PATIENCE: u64 = 10_000;
 
 /// What a listed key gets.
-#[derive(Debug)]
 pub(crate) struct Answer {
     setup: Arc<Setup>,
     /// The override as it was written; `None` for the deny and the allow list.
@@ -27,7 +26,6 @@ impl Answer {
 }
 
 /// A rule's lists, with what their keys get.
-#[derive(Debug)]
 pub(crate) struct Listed {
     lists: Lists,
     answers: Vec<Answer>,
@@ -59,6 +57,14 @@ impl Listed {
     /// Whether this look-up is the one after which unused overrides are told. Counts no further.
     fn is_time(&self) -> bool {
         self.asked.load(Relaxed) < PATIENCE && self.asked.fetch_add(1, Relaxed) + 1 == PATIENCE
+    }
+}
+
+impl fmt::Debug for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No entry: what users are called is not for logs.
+        let (exact, patterns) = (self.lists.exact(), self.lists.patterns());
+        f.debug_struct("Listed").field("exact", &exact).field("patterns", &patterns).finish_non_exhaustive()
     }
 }
 

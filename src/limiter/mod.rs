@@ -9,6 +9,7 @@ mod handle;
 mod key;
 mod line;
 mod listed;
+mod orders;
 mod outage;
 mod reserve;
 mod set;

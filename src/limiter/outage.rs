@@ -63,12 +63,13 @@ impl Setup {
 
     fn by_share(&self, fallback: &Governed, cell: &Cell, cost: u64, members: u32) -> Decision {
         let numbers = &self.terms.numbers;
-        let Ok(quota) = Quota::share(numbers.rate, numbers.burst, members) else {
+        let Ok(quota) = Quota::share(numbers, members) else {
             return self.troubled(ErrorKind::Config, Source::Outage);
         };
         let key = Key::stored(cell.key_bytes(), cell.is_digest());
         match fallback.check(self.rule, &key, cost, &quota) {
             Verdict::Allowed { remaining } => self.allowed(remaining, Source::Outage),
+            Verdict::Queued { remaining, delay } => Decision { delay, ..self.allowed(remaining, Source::Outage) },
             Verdict::Denied { wait, remaining } => self.denied(wait, remaining, Source::Outage),
             // More than this instance's share can ever be: the authority, once back, may have it.
             Verdict::Never | Verdict::Saturated => self.denied(Micros::MAX, 0, Source::Outage),

@@ -9,6 +9,8 @@ use std::{collections::HashMap, ops::Deref, sync::Arc};
 pub(crate) struct Set {
     /// By place; a rule that was removed leaves a [`Lifted`](super::setup::Way::Lifted) setup.
     pub(crate) places: Vec<Arc<Setup>>,
+    /// The place of each name that there ever was a rule of.
+    known: HashMap<&'static str, usize>,
     /// The place of each rule that there is.
     pub(crate) live: HashMap<&'static str, usize>,
     /// The places of the rules that there are, in their user's order.
@@ -47,14 +49,15 @@ impl Home {
 }
 
 impl Set {
+    /// A set without rules, in which those of this one find their places again.
+    pub(crate) fn emptied(&self) -> Set {
+        Set { places: self.places.clone(), known: self.known.clone(), ..Set::default() }
+    }
+
     /// Puts a rule into the set, at its name's place: one of its own where the name is new.
     pub(crate) fn put(&mut self, setup: Arc<Setup>) {
         let name = setup.terms.name;
-        // Names are one string each, and those of removed rules are few: a walk will do.
-        let place = match self.places.iter().position(|there| there.terms.name == name) {
-            Some(place) => place,
-            None => self.places.len(),
-        };
+        let place = *self.known.entry(name).or_insert(self.places.len());
         match self.places.get_mut(place) {
             Some(there) => *there = setup,
             None => self.places.push(setup),

@@ -78,12 +78,12 @@ impl Part<'_> {
             Way::Constant(constant) => (Hand::Empty, Some(setup.by_rule(*constant, true))),
             Way::Lifted => (Hand::Empty, Some(setup.lifted(true))),
             Way::Local { governed, quota } => match governed.take(setup.rule, &self.key, self.cost, quota) {
-                (said @ Said::Allowed { remaining }, Some(spent)) => {
+                (said @ (Said::Allowed { remaining } | Said::Queued { remaining, .. }), Some(spent)) => {
                     (Hand::Local(spent, said), Some(setup.allowed(remaining, Source::Local)))
                 }
                 (said, _) => (Hand::Empty, Some(setup.governed(said))),
             },
-            Way::Shared { .. } if self.cost > setup.terms.numbers.burst => {
+            Way::Shared { .. } if self.cost > setup.terms.cost_max() => {
                 count(&setup.tallies.never);
                 (Hand::Empty, Some(setup.never(Source::Lease)))
             }
@@ -176,8 +176,11 @@ fn gather<'a>(limits: &[(&'a Limiter, &'a [u8], u64)]) -> Result<Vec<Part<'a>>, 
         });
     }
     let mut parts: Vec<Part<'a>> = Vec::with_capacity(limits.len());
+    let Some((first, ..)) = limits.first() else { return Ok(parts) };
+    // One look for all of them: rules that are replaced meanwhile are seen by all or by none.
+    let set = first.set();
     for &(limiter, bytes, cost) in limits {
-        let setup = Arc::clone(&limiter.answers(bytes));
+        let setup = limiter.answers_by(&set, first, bytes);
         let Some(key) = setup.key(bytes) else { return Err(setup.spoken(setup.bad_key())) };
         let same = |part: &&mut Part<'_>| part.setup.is_same(&setup) && part.key == key;
         match parts.iter_mut().find(same) {

@@ -3,6 +3,7 @@
 //! A cold cell is some 130 bytes with its key; what only hot or troubled keys need lies in a box that is made on first use.
 
 use super::{
+    first::First,
     front::Ask,
     keyed::{Keyed, Name, Probe},
     purse::{CreditSlot, HIGH_MAX, Lease, Moves, Purse, high, low, pack},
@@ -11,7 +12,7 @@ use super::{
 use crate::{
     atomic::{
         AtomicU32, AtomicU64, Mutex,
-        Ordering::{AcqRel, Acquire, Relaxed},
+        Ordering::{AcqRel, Relaxed},
     },
     clock::Clock,
     error::ErrorKind,
@@ -19,8 +20,10 @@ use crate::{
 };
 use std::{
     fmt,
-    sync::{Arc, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
+
+mod engine;
 
 /// The engine has been told, and has not said that it is done.
 const CALLED: u32 = 1 << 31;
@@ -33,11 +36,11 @@ const SHARP: u32 = 1 << 28;
 /// The rest counts handles.
 const PINS: u32 = SHARP - 1;
 
-/// In the word of the first allowance: there is none any more.
-const TAKEN_OVER: u32 = 1 << 31;
-
 /// A lease that ends sharply is taken for over by the coarse hand so long before its end: it may be that far behind.
 const SOFT: Micros = Micros::from_millis(250);
+
+/// So often a check yields to the engine that takes over a first allowance.
+const PATIENCE: u32 = 100;
 
 /// No engine has a number for it.
 const NO_SLOT: u32 = u32::MAX;
@@ -63,8 +66,7 @@ pub(crate) struct Cell {
     /// Tokens refused outside of slots, and in slots that are gone.
     refused: AtomicU64,
     engine_slot: AtomicU32,
-    /// Spent from the first allowance of a `Buffered` key, or [`TAKEN_OVER`].
-    first: AtomicU32,
+    first: First,
     rare: OnceLock<Box<Rare>>,
 }
 
@@ -133,7 +135,7 @@ impl Cell {
             low: AtomicU32::new(0),
             state: AtomicU32::new(0),
             engine_slot: AtomicU32::new(NO_SLOT),
-            first: AtomicU32::new(0),
+            first: First::default(),
             rare: OnceLock::new(),
         }
     }
@@ -279,14 +281,19 @@ impl Cell {
     /// Spends from the first allowance of a `Buffered` key: up to so many tokens while no engine has taken charge of the
     /// cell. The engine is to be called.
     pub(crate) fn take_first(&self, cost: u64, allowance: u64) -> bool {
-        let next = |spent: u32| {
-            let sum = u64::from(spent).saturating_add(cost);
-            let fits = spent & TAKEN_OVER == 0 && sum <= allowance;
-            u32::try_from(sum).ok().filter(|sum| fits && sum & TAKEN_OVER == 0)
-        };
-        // ordering: Relaxed, all of this word's: it is the whole state, and each change a read-modify-write. What was
-        // spent before the engine's swap is what the swap returns; after it nothing is.
-        self.first.fetch_update(Relaxed, Relaxed, next).is_ok()
+        // An engine that takes over needs some microseconds for it; one that was interrupted may need longer.
+        for _ in 0..PATIENCE {
+            match self.first.take(cost, allowance) {
+                Some(spent) => return spent,
+                None => std::thread::yield_now(),
+            }
+        }
+        false
+    }
+
+    /// What was left of the first allowance lies in the pool by now.
+    pub(crate) fn first_moved(&self) {
+        self.first.moved();
     }
 
     /// Gives `cost` tokens on credit, at most `credit` in any span `ttl` that begins with one, and books
@@ -347,188 +354,6 @@ impl Cell {
         let next = |state| (state & PINS != 0).then(|| state - 1);
         // ordering: AcqRel, as in `pin`. Declines only where there is no pin, which is no harm.
         let _ = self.state.fetch_update(AcqRel, Relaxed, next);
-    }
-}
-
-/// For the engine, which is one at a time for each cell.
-impl Cell {
-    /// What the cell holds and what was asked of it. Never too low a hold.
-    pub(crate) fn look(&self) -> Look {
-        let (hold, pool) = self.purse.look(|| self.rare.get().map(|rare| &rare.moves));
-        // ordering: Relaxed: counts; a slot that goes folds its own in under the lock.
-        let sum = |slots: u64| self.refused.load(Relaxed).saturating_add(slots);
-        let refused = self.rare.get().map_or_else(|| sum(0), |rare| rare.moves.refused(sum));
-        Look { hold, pool, refused }
-    }
-
-    /// Takes tokens from the pool for somebody who waits.
-    pub(super) fn take(&self, cost: u64, clock: &Clock) -> bool {
-        let lease = self.purse.lease();
-        self.is_live(lease, clock.coarse(), clock) && self.purse.spend(lease.generation(), cost).is_ok()
-    }
-
-    /// Has its leases end sharply, or with a margin behind their end.
-    pub(crate) fn set_sharp(&self, sharp: bool) {
-        // ordering: Relaxed: see `is_just_live`.
-        if sharp {
-            self.state.fetch_or(SHARP, Relaxed);
-        } else {
-            self.state.fetch_and(!SHARP, Relaxed);
-        }
-    }
-
-    /// Ends the first allowance, and tells what was spent of it; 0 where that was told before.
-    pub(crate) fn close_first(&self) -> u64 {
-        // ordering: Relaxed: see `take_first`.
-        match self.first.swap(TAKEN_OVER, Relaxed) {
-            TAKEN_OVER => 0,
-            spent => u64::from(spent),
-        }
-    }
-
-    /// Begins a first allowance anew: nothing of the last one is owed any more.
-    pub(crate) fn open_first(&self) {
-        // ordering: Relaxed: see `take_first`.
-        self.first.store(0, Relaxed);
-    }
-
-    /// Takes what is booked out of the totals: the next engine's series tells only what is not.
-    pub(crate) fn forget_totals(&self, debt: u64, outage: u64) {
-        if let Some(rare) = self.rare.get() {
-            // ordering: Relaxed, both: counts. No more is taken out than the engine has read before.
-            rare.debt.fetch_sub(debt, Relaxed);
-            rare.outage.fetch_sub(outage, Relaxed);
-        }
-    }
-
-    /// Adds granted tokens, and moves the end of the lease.
-    pub(crate) fn grant(&self, tokens: u64, end: Micros) {
-        // The end first, so that nobody finds the tokens dead.
-        // ordering: Relaxed: only the engine, which calls this, changes the bit.
-        let sharp = self.state.load(Relaxed) & SHARP != 0;
-        self.purse.set_end(if sharp { end.minus(SOFT) } else { end });
-        self.purse.grant(tokens);
-    }
-
-    /// The largest cost that was refused since the last call of this; 0 where none was.
-    pub(crate) fn take_costly(&self) -> u64 {
-        // ordering: Relaxed: a hint.
-        u64::from(self.costly.swap(0, Relaxed))
-    }
-
-    /// Takes what is in the pool; credits and moves in flight stay.
-    pub(crate) fn empty_pool(&self) -> u64 {
-        self.purse.empty()
-    }
-
-    /// Begins a new life: the old lease's tokens, wherever they lie, are worthless.
-    pub(crate) fn reborn(&self) {
-        self.purse.reborn();
-    }
-
-    /// Denies requests for `cost` or more until then; tokens that are here are spent all the same.
-    pub(crate) fn deny_until(&self, cost: u64, until: Micros) {
-        // ordering: Relaxed: see `denied`.
-        self.deny.store(pack(cost, until.0.div_ceil(1_000)), Relaxed);
-    }
-
-    /// Forgets the last denial.
-    pub(crate) fn clear_denial(&self) {
-        self.deny.store(0, Relaxed);
-    }
-
-    /// Has the engine called when a take leaves less than this in the pool.
-    pub(crate) fn set_low(&self, tokens: u64) {
-        self.low.store(u32::try_from(tokens).unwrap_or(u32::MAX), Relaxed);
-    }
-
-    /// What the authority has left, as it last said; for `remaining`.
-    pub(crate) fn set_free(&self, tokens: u64) {
-        self.free.store(tokens, Relaxed);
-    }
-
-    /// Whether threads may hold credit of it.
-    pub(crate) fn set_hot(&self, hot: bool) {
-        // ordering: Relaxed: a hint.
-        if hot {
-            self.state.fetch_or(HOT, Relaxed);
-        } else {
-            self.state.fetch_and(!HOT, Relaxed);
-        }
-    }
-
-    /// Puts it out of use, for good; its tokens are worthless from here on.
-    pub(crate) fn close(&self) {
-        // ordering: AcqRel, as in `pin`.
-        self.state.fetch_or(CLOSED, AcqRel);
-        self.purse.reborn();
-    }
-
-    /// [`close`](Cell::close), unless a handle holds it or somebody has called.
-    pub(crate) fn close_idle(&self) -> bool {
-        let next = |state| (state & (PINS | CALLED | CLOSED) == 0).then_some(state | CLOSED);
-        // ordering: AcqRel, as in `pin`.
-        let closed = self.state.fetch_update(AcqRel, Relaxed, next).is_ok();
-        if closed {
-            self.purse.reborn();
-        }
-        closed
-    }
-
-    #[inline]
-    pub(crate) fn is_closed(&self) -> bool {
-        // ordering: Acquire, as in `pin`.
-        self.state.load(Acquire) & CLOSED != 0
-    }
-
-    /// Live handles.
-    #[cfg(test)]
-    pub(crate) fn pins(&self) -> u32 {
-        self.state.load(Acquire) & PINS
-    }
-
-    pub(crate) fn rule(&self) -> u32 {
-        self.name.probe().rule
-    }
-
-    pub(crate) fn key_bytes(&self) -> &[u8] {
-        self.name.bytes()
-    }
-
-    pub(crate) fn is_digest(&self) -> bool {
-        self.name.probe().digest
-    }
-
-    /// The engine's own number for it.
-    pub(crate) fn engine_slot(&self) -> Option<u32> {
-        // ordering: Relaxed, both: only the engine reads and writes it.
-        Some(self.engine_slot.load(Relaxed)).filter(|slot| *slot != NO_SLOT)
-    }
-
-    pub(crate) fn set_engine_slot(&self, slot: Option<u32>) {
-        self.engine_slot.store(slot.unwrap_or(NO_SLOT), Relaxed);
-    }
-
-    /// What is wrong with this bucket alone.
-    pub(crate) fn set_trouble(&self, trouble: Option<ErrorKind>) {
-        if trouble.is_some() || self.rare.get().is_some() {
-            *self.rare().trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
-        }
-    }
-
-    /// What is wrong with this bucket alone, as the engine last said.
-    pub(crate) fn trouble(&self) -> Option<ErrorKind> {
-        *self.rare.get()?.trouble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// All that was spent without a grant, less what was [forgotten](Cell::forget_totals).
-    pub(crate) fn debt(&self) -> u64 {
-        self.rare.get().map_or(0, |rare| rare.debt.load(Relaxed))
-    }
-
-    /// All that was let through in outages, likewise.
-    pub(crate) fn outage(&self) -> u64 {
-        self.rare.get().map_or(0, |rare| rare.outage.load(Relaxed))
     }
 }
 

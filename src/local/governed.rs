@@ -56,6 +56,11 @@ pub(crate) enum Verdict {
     Allowed {
         remaining: u64,
     },
+    /// Allowed, after so long a wait.
+    Queued {
+        remaining: u64,
+        delay: Micros,
+    },
     Denied {
         wait: Micros,
         remaining: u64,
@@ -150,24 +155,24 @@ type Limiter = RateLimiter<Arc<Spot>, InSpot, At, StateInformationMiddleware>;
 
 /// Rate and burst as governor counts: safe from overflow. A small plain value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Quota {
+pub(crate) struct Pace {
     /// Nanoseconds for one token, rounded up.
     interval: NonZeroU64,
     burst: NonZeroU32,
 }
 
-impl Quota {
+impl Pace {
     /// These numbers.
     ///
     /// # Errors
     /// A burst of 0 or above 2^32 - 1, one that takes over 146 years to come back, and a rate that would lose
     /// more than 1 % when the time for a token is rounded to whole nanoseconds. The message says which.
-    pub(crate) fn new(rate: Rate, burst: u64) -> Result<Quota, Error> {
+    pub(crate) fn new(rate: Rate, burst: u64) -> Result<Pace, Error> {
         let wrong = |why: String| Err(Error::new(ErrorKind::Config, why));
         let Some(fits) = u32::try_from(burst).ok().and_then(NonZeroU32::new) else {
             return wrong(format!("burst: a local limit takes 1 to 4,294,967,295, not {burst}"));
         };
-        let quota = Quota::at_most(rate, burst);
+        let quota = Pace::at_most(rate, burst);
         if quota.burst != fits {
             return wrong(format!("burst: {burst} tokens at {rate:?} take more than 146 years to come back"));
         }
@@ -188,20 +193,20 @@ impl Quota {
     ///
     /// # Errors
     /// No members: nobody to share with.
-    pub(crate) fn share(rate: Rate, burst: u64, members: u32) -> Result<Quota, Error> {
+    pub(crate) fn share(rate: Rate, burst: u64, members: u32) -> Result<Pace, Error> {
         if members == 0 {
             return Err(Error::new(ErrorKind::Config, "instances: a limit is shared by at least one"));
         }
         let (rate, burst) = share(rate, burst, u64::from(members));
-        Ok(Quota::at_most(rate, burst))
+        Ok(Pace::at_most(rate, burst))
     }
 
     /// These numbers, or the nearest below them that can be kept.
-    fn at_most(rate: Rate, burst: u64) -> Quota {
+    fn at_most(rate: Rate, burst: u64) -> Pace {
         let interval = (u128::from(rate.period()) * 1_000).div_ceil(u128::from(rate.count()));
         let interval = u64::try_from(interval).unwrap_or(NANOS_MAX).clamp(1, NANOS_MAX);
         let burst = burst.min(NANOS_MAX / interval).clamp(1, u64::from(u32::MAX));
-        Quota {
+        Pace {
             interval: NonZeroU64::new(interval).unwrap_or(NonZeroU64::MIN),
             burst: u32::try_from(burst).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN),
         }
@@ -245,7 +250,7 @@ impl Quota {
 /// # Cost
 /// A look-up, and a CAS on the key's word. A clock is read for a key that is all but full or empty, and
 /// for each where the burst is worth less than 20 ms of the rate.
-pub(crate) struct Governed {
+pub(crate) struct Paces {
     clock: Clock,
     spots: Registry<Spot>,
     totals: Arc<Totals>,
@@ -254,10 +259,10 @@ pub(crate) struct Governed {
     sweep_from: AtomicU64,
 }
 
-impl Governed {
+impl Paces {
     /// Room for `keys_max` states, over all rules.
-    pub(crate) fn new(clock: Clock, keys_max: usize) -> Governed {
-        Governed {
+    pub(crate) fn new(clock: Clock, keys_max: usize) -> Paces {
+        Paces {
             clock,
             spots: Registry::new(keys_max),
             totals: Totals::new(),
@@ -267,7 +272,7 @@ impl Governed {
     }
 
     /// Takes `cost` tokens, all or none; a cost of 0 only looks.
-    pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Quota) -> Verdict {
+    pub(crate) fn check(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Pace) -> Verdict {
         let Some(wanted) = NonZeroU32::new(u32::try_from(cost).unwrap_or(u32::MAX)) else {
             return self.known(rule, key, 0, quota);
         };
@@ -293,15 +298,27 @@ impl Governed {
 
     fn count(&self, verdict: Verdict) {
         let counted = match verdict {
-            Verdict::Allowed { .. } => Count::Admitted,
+            Verdict::Allowed { .. } | Verdict::Queued { .. } => Count::Admitted,
             Verdict::Denied { .. } | Verdict::Never => Count::Denied,
             Verdict::Saturated => Count::Saturated,
         };
         front::count(&self.totals, counted);
     }
 
+    /// Counts a check that was refused before it came here.
+    pub(super) fn refused(&self, wait: Micros) -> Verdict {
+        front::count(&self.totals, Count::Denied);
+        Verdict::Denied { wait, remaining: 0 }
+    }
+
+    /// Forgets what was taken for a key.
+    pub(super) fn clear(&self, rule: u32, key: &Key<'_>) {
+        // ordering: Relaxed, as in `measure_and_replace`.
+        self.spots.view(&Probe::new(rule, key), |spot| spot.full_at.store(0, Relaxed));
+    }
+
     /// What a check for one token would say; changes, stores and counts nothing.
-    pub(crate) fn peek(&self, rule: u32, key: &Key<'_>, quota: &Quota) -> Verdict {
+    pub(crate) fn peek(&self, rule: u32, key: &Key<'_>, quota: &Pace) -> Verdict {
         self.known(rule, key, 1, quota)
     }
 
@@ -310,7 +327,7 @@ impl Governed {
     ///
     /// Walks all states once, a part of the registry at a time. A check that runs meanwhile may find its key as it was:
     /// it never waits longer than the new burst takes to come back.
-    pub(crate) fn requote(&self, rules: &HashMap<u32, (Quota, Quota)>) {
+    pub(crate) fn requote(&self, rules: &HashMap<u32, (Pace, Pace)>) {
         let now = nanos(self.clock.now());
         self.spots.retain(|spot| {
             let Some((from, to)) = rules.get(&spot.name.probe().rule) else { return true };
@@ -332,7 +349,7 @@ impl Governed {
         Counts { admitted, denied, saturated, keys: self.spots.len() as u64 }
     }
 
-    fn known(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Quota) -> Verdict {
+    fn known(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Pace) -> Verdict {
         let probe = Probe::new(rule, key);
         let now = nanos(self.clock.now());
         let full_at = self.spots.view(&probe, |spot| spot.full_at.load(Relaxed)).unwrap_or(0);
@@ -345,7 +362,7 @@ impl Governed {
         Verdict::Denied { wait: wait(tokens_at.saturating_sub(quota.span()), now), remaining }
     }
 
-    fn judge(&self, spot: &Arc<Spot>, cost: NonZeroU32, quota: Quota) -> (Verdict, Moved) {
+    fn judge(&self, spot: &Arc<Spot>, cost: NonZeroU32, quota: Pace) -> (Verdict, Moved) {
         // While a key lacks more than the coarse hand can be behind, a yes does not depend on the exact
         // time: it moves `full_at` by the cost from where it is. A key that is all but full would be dated
         // too early, and get that time's tokens twice. A no is not a no yet, nor its wait exact.
@@ -399,9 +416,9 @@ fn wait(earliest: u64, now: u64) -> Micros {
     Micros(earliest.saturating_sub(now).div_ceil(1_000).max(1))
 }
 
-impl fmt::Debug for Governed {
+impl fmt::Debug for Paces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Governed").field("counts", &self.counts()).finish_non_exhaustive()
+        f.debug_struct("Paces").field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
 

@@ -4,14 +4,20 @@
 //! [`Cell`]'s second face.
 
 mod cell;
+mod first;
 mod front;
 mod governed;
 mod keyed;
+mod limits;
 mod near;
 mod purse;
 mod registry;
+mod taken;
 mod tier;
+mod windowed;
 
 pub(crate) use cell::{Cell, Look};
-pub(crate) use governed::{Governed, Quota, Spent, Verdict};
+pub(crate) use governed::Verdict;
+pub(crate) use limits::{Governed, Quota, Spent};
+pub(crate) use taken::Taken;
 pub(crate) use tier::{Bell, Draw, Drawn, Local, Tier};

@@ -69,9 +69,19 @@ pub(crate) struct Tier {
 impl Tier {
     /// A tier with room for `keys_max` keys.
     pub(crate) fn new(clock: Clock, keys_max: usize, bell: Arc<dyn Bell>) -> Arc<Tier> {
+        Tier::numbered(clock, keys_max, bell, new_gate())
+    }
+
+    /// One whose number is chosen: for a thread that meets no others, and has to place keys the same way each time.
+    #[cfg(feature = "sim")]
+    pub(crate) fn with_number(clock: Clock, keys_max: usize, bell: Arc<dyn Bell>, gate: u32) -> Arc<Tier> {
+        Tier::numbered(clock, keys_max, bell, gate)
+    }
+
+    fn numbered(clock: Clock, keys_max: usize, bell: Arc<dyn Bell>, gate: u32) -> Arc<Tier> {
         Arc::new(Tier {
             clock,
-            gate: new_gate(),
+            gate,
             registry: Registry::new(keys_max),
             totals: Totals::new(),
             calls: SegQueue::new(),

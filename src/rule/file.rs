@@ -240,6 +240,9 @@ fn rule(fields: &Fields<'_>) -> Result<Rule, Wrong> {
     Ok(rule)
 }
 
+/// A setter of a rule.
+type SetSpan = fn(Rule, Duration) -> Rule;
+
 /// What rules and overrides can say alike.
 fn common(mut rule: Rule, fields: &Fields<'_>) -> Result<Rule, Wrong> {
     if let Some(burst) = fields.whole("burst")? {
@@ -270,7 +273,7 @@ fn common(mut rule: Rule, fields: &Fields<'_>) -> Result<Rule, Wrong> {
     if let Some(abandoned) = fields.choice("abandoned", &abandoned)? {
         rule = rule.abandoned(abandoned);
     }
-    let spans: [(&str, fn(Rule, Duration) -> Rule); 5] = [
+    let spans: [(&str, SetSpan); 5] = [
         ("deadline", Rule::deadline),
         ("lease_ttl", Rule::lease_ttl),
         ("horizon", Rule::horizon),

@@ -22,7 +22,9 @@ use std::{
     time::Duration,
 };
 
+mod hostile;
 mod modes;
+mod orders;
 
 const TICK: Micros = Micros(100);
 

@@ -3,7 +3,7 @@
 //! It has a clock of its own, as a Redis has, so that an engine treats both alike. Answers at once,
 //! and never awaits. State whose time is over is forgotten, a little with each call.
 
-use super::op::{Answers, Batch, Beat, MEMBER_LIFE};
+use super::op::{Answers, Batch, Beat, Counted, Hit, MEMBER_LIFE};
 use crate::{
     atomic::{Arc, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed},
     clock::Clock,
@@ -17,12 +17,15 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
     fmt,
-    sync::PoisonError,
+    sync::{MutexGuard, PoisonError},
 };
 
-/// Where the store's clock starts on its line: a time such as servers have, so that nothing relies
-/// on small numbers.
-const EPOCH: Micros = Micros::from_secs(1_700_000_000);
+mod plain;
+#[cfg(feature = "sim")]
+mod probe;
+
+#[cfg(feature = "sim")]
+pub(crate) use probe::{Saved, Sums};
 
 /// Buckets looked at for their end with each question: above 1, so that forgetting keeps up.
 const SWEPT_PER_QUESTION: usize = 2;
@@ -40,6 +43,8 @@ struct Shared {
     /// When to look at which bucket again: one entry for each book, at or before its end.
     ends: Mutex<BinaryHeap<Reverse<(Micros, BucketName)>>>,
     members: DashMap<BucketName, HashMap<InstanceId, Micros>, crate::hash::RandomState>,
+    /// Plain counters: few, and asked for each request, so one lock serves them.
+    counters: Mutex<plain::Counters>,
     clock: Clock,
     /// What is added to the clock, modulo 2^64.
     offset: AtomicU64,
@@ -52,28 +57,30 @@ impl MemoryStore {
     /// A new, empty store on this clock.
     #[must_use]
     pub fn with_clock(clock: Clock) -> MemoryStore {
+        let offset = clock.calendar().0.wrapping_sub(clock.now().0);
         MemoryStore(Arc::new(Shared {
             books: DashMap::default(),
             ends: Mutex::new(BinaryHeap::new()),
             members: DashMap::default(),
+            counters: Mutex::new(plain::Counters::default()),
             clock,
-            offset: AtomicU64::new(EPOCH.0),
+            offset: AtomicU64::new(offset),
             reachable: AtomicBool::new(true),
             #[cfg(any(test, feature = "sim"))]
             fault: Mutex::new(None),
         }))
     }
 
-    /// How many buckets it remembers.
+    /// How many buckets and counters it remembers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.books.len()
+        self.0.books.len() + self.counters().len()
     }
 
     /// Whether it remembers nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.books.is_empty()
+        self.len() == 0
     }
 
     /// The authority's time.
@@ -123,7 +130,6 @@ impl MemoryStore {
 
     /// All its books make this mistake from now on.
     #[cfg(any(test, feature = "sim"))]
-    #[allow(dead_code)] // the simulator plants them
     pub(crate) fn plant(&self, fault: Option<crate::lease::Fault>) {
         *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
@@ -151,6 +157,18 @@ impl MemoryStore {
         if !again.is_empty() {
             self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).extend(again);
         }
+    }
+
+    // Twin: src/store/redis/lua/count_plain-1.lua.
+    #[allow(dead_code)] // until the engine counts on plain keys
+    pub(crate) fn count_plain(&self, name: &BucketName, hit: &Hit) -> Result<Counted, Error> {
+        self.reach()?;
+        let now = self.now();
+        Ok(self.counters().count(name, hit, now))
+    }
+
+    fn counters(&self) -> MutexGuard<'_, plain::Counters> {
+        self.0.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // Twin: src/store/redis/lua/beat-1.lua.
@@ -191,6 +209,7 @@ impl MemoryStore {
         // dropped when it comes, and never the other way round.
         self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.0.books.clear();
+        *self.counters() = plain::Counters::default();
         self.0.members.clear();
     }
 

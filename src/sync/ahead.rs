@@ -125,6 +125,7 @@ impl Engine {
         {
             bucket.top_up(ahead, u64::MAX, end);
         }
+        bucket.cell.first_moved();
     }
 
     /// After an answer: as much again as the authority has booked, and had free. `holds`: it is of the present window, and

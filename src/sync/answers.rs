@@ -102,6 +102,7 @@ impl Engine {
                     Err(error) => Answer::Failed(error.kind()),
                 });
             }
+            Asked::Order(id) => self.ordered(id, answer, now),
             Asked::Bucket { index, epoch, seq } => match answer {
                 Ok(reply) => self.reply(index, epoch, seq, &reply, now, effects),
                 Err(error) => self.refusal(index, (epoch, seq), &error, now, effects),
@@ -147,10 +148,17 @@ impl Engine {
             let window_end = Some(bucket.window_end).filter(|end| *end != Micros::ZERO).unwrap_or(Micros::MAX);
             bucket.settle(&open, reply, lease_end.min(window_end));
         }
-        let caches = bucket.mode != Mode::Exact && open.edition == bucket.edition;
+        let caches = bucket.mode != Mode::Exact && !open.dated;
         Engine::tell(bucket, &open, reply, now, jitter, caches, &terms);
         if bucket.mode == Mode::Exact {
             bucket.short = false; // its next question is somebody else's turn, and nothing is lent
+        }
+        if reply.blocked && !open.dated {
+            bucket.block(now, now.plus(reply.retry_after));
+        } else if now < bucket.blocked_until && open.dated {
+            bucket.block(now, bucket.blocked_until); // it was asked, and lent, before the key was blocked
+        } else {
+            bucket.blocked_until = Micros::ZERO;
         }
         if bucket.mode == Mode::Buffered {
             self.booked(index, &open, reply, holds, now);
@@ -167,9 +175,9 @@ impl Engine {
         let given = usize::try_from(reply.given).unwrap_or(usize::MAX);
         let remaining = reply.free.saturating_add(bucket.lent);
         let mut gone: u64 = 0;
+        let queued = terms.numbers.algorithm == Algorithm::LeakyQueue;
         for (nth, w) in (0_u64..).zip(open.waiting.iter().take(given)) {
             // One leaves a queue after the other, each as many intervals later as the one before it costs.
-            let queued = terms.numbers.algorithm == Algorithm::LeakyQueue;
             let turn =
                 if queued { terms.numbers.rate.time_for(open.need.cost.saturating_mul(nth)) } else { Micros::ZERO };
             let yes = Answer::Given { remaining, by_authority: true, delay: reply.delay.plus(turn) };
@@ -177,28 +185,20 @@ impl Engine {
                 gone = gone.saturating_add(open.need.cost);
             }
         }
-        // Who left has no use for it: it goes back with the next question.
-        bucket.undo(gone, reply.now);
-        let needy = reply.given < open.need.count;
-        if reply.blocked {
-            bucket.block(now, now.plus(reply.retry_after));
+        // Who left has no use for it: it goes back with the next question. But a turn perishes: those behind have theirs
+        // already, and a place that came free in front would be given at the end, where somebody is.
+        if !queued {
+            bucket.undo(gone, reply.now);
         }
+        let needy = reply.given < open.need.count;
         let empty = reply.given == 0 && reply.grant == 0 && open.want > 0;
         if !(needy || empty) {
-            if !reply.blocked {
-                bucket.cell.clear_denial();
-                bucket.deny_until = Micros::ZERO;
-                bucket.no = (0, Micros::ZERO);
-            }
+            bucket.cell.clear_denial();
+            bucket.deny_until = Micros::ZERO;
+            bucket.no = (0, Micros::ZERO);
             return;
         }
-        let cost = if reply.blocked {
-            1
-        } else if needy {
-            open.need.cost
-        } else {
-            bucket.cost
-        };
+        let cost = if needy { open.need.cost } else { bucket.cost };
         // A little longer than the authority says, at random, so that instances do not ask in step; and never
         // by so much that a client would notice. Who waits here is told the same: the no holds until then.
         let wait = Micros(reply.retry_after.0.max(1));
@@ -245,6 +245,7 @@ impl Engine {
                     peek.waiter.answer(Answer::Failed(kind));
                 }
             }
+            Asked::Order(id) => self.order_failed(id, kind),
             Asked::Bucket { index, epoch, seq } => {
                 self.current = Some(index);
                 let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
@@ -274,6 +275,9 @@ impl Engine {
         self.closing = Some(deadline);
         for (_, peek) in self.peeks.drain() {
             peek.waiter.answer(Answer::Failed(ErrorKind::ShutDown));
+        }
+        for (_, ordered) in self.orders.drain() {
+            ordered.refuse(ErrorKind::ShutDown);
         }
         self.round = Some(0);
         self.visit_all(now);

@@ -6,8 +6,6 @@
 
 use super::{
     rules::Rule,
-    taken::Taken,
-    turn::DENIAL_MAX,
     waiter::{Answer, Waiter},
 };
 use crate::{
@@ -15,7 +13,7 @@ use crate::{
     error::ErrorKind,
     ewma::Ewma,
     lease::{Need, Reply, Situation},
-    local::{Cell, Look},
+    local::{Cell, Look, Taken},
     rule::{Mode, Terms},
     time::Micros,
 };
@@ -24,6 +22,9 @@ use std::{collections::VecDeque, sync::Arc};
 /// An epoch in which so much was granted ends, so that its totals stay exact in Lua. What is held then is
 /// lost; at ten million tokens a second that is once in a year.
 pub(super) const GRANTED_MAX: u64 = 1 << 48;
+
+/// A log is lent for this part of its window at most, so that what is spent is told soon.
+const LOG_TELLS: u64 = 50;
 
 /// Somebody who waits for tokens.
 #[derive(Debug)]
@@ -41,7 +42,8 @@ pub(super) struct Open {
     pub(super) seq: u64,
     pub(super) sent_at: Micros,
     pub(super) window: Micros,
-    pub(super) edition: u32,
+    /// Asked of other numbers, or before the key was blocked or cleared: its denial says nothing any more.
+    pub(super) dated: bool,
     pub(super) need: Need,
     pub(super) want: u64,
     pub(super) hold: u64,
@@ -92,7 +94,7 @@ pub(super) struct Bucket {
     pub(super) debt_base: u64,
     pub(super) outage_base: u64,
     /// The most debt that was found: a look may find less than the one before it.
-    debt_seen: u64,
+    pub(super) debt_seen: u64,
     /// `Buffered`: all that was granted is booked, and the authority was above zero after that.
     pub(super) clean: bool,
     /// `Buffered`: since when something is spent and not told.
@@ -102,7 +104,7 @@ pub(super) struct Bucket {
     pub(super) open: Option<Box<Open>>,
     pub(super) waiting: VecDeque<Waiting>,
     /// Spent from grants as of the last look, and since when it is known to be so.
-    spent: u64,
+    pub(super) spent: u64,
     spent_since: Option<Micros>,
     refused: u64,
     pub(super) demand: Ewma,
@@ -124,6 +126,8 @@ pub(super) struct Bucket {
     pub(super) deny_until: Micros,
     /// The last no of the limit: for which cost, and until when it holds if nobody can be asked again.
     pub(super) no: (u64, Micros),
+    /// The key is blocked until then, as far as is known here.
+    pub(super) blocked_until: Micros,
     pub(super) short: bool,
     pub(super) trouble: Option<ErrorKind>,
     /// A question failed that gave something back, or that may have been granted something: the
@@ -190,6 +194,7 @@ impl Bucket {
             told_at: now,
             deny_until: Micros::ZERO,
             no: (0, Micros::ZERO),
+            blocked_until: Micros::ZERO,
             short: false,
             trouble: None,
             untold: false,
@@ -247,20 +252,6 @@ impl Bucket {
         since.minus(Micros(since.0 / 1_000)).minus(Micros::from_millis(1))
     }
 
-    /// The refunds that a message tells: none that is new unless the last answer of this epoch is younger than a lease. The
-    /// authority may have no record of this instance any more; then the message makes one, what it calls used is what that
-    /// begins with, and the next message tells the rest.
-    pub(super) fn told_refunds(&self, now: Micros) -> u64 {
-        if now < self.known_until { self.refunded } else { self.refunded_acked }
-    }
-
-    /// Spent from grants in this epoch less the refunds that are told, with this much in hand.
-    pub(super) fn used(&self, hold: u64, now: Micros) -> i64 {
-        let spent = if self.mode == Mode::Buffered { 0 } else { self.granted.saturating_sub(hold) };
-        let spent = i64::try_from(spent).unwrap_or(i64::MAX);
-        spent.saturating_sub(i64::try_from(self.told_refunds(now)).unwrap_or(i64::MAX))
-    }
-
     /// Takes the pool back, so that the authority gets it with the next question.
     pub(super) fn give_back(&mut self) {
         let pool = self.cell.empty_pool();
@@ -275,12 +266,16 @@ impl Bucket {
 
     /// Begins a new epoch with empty hands: the lease is over, or was never there.
     pub(super) fn renew_epoch(&mut self, epoch: u64) {
+        let buffers = self.mode == Mode::Buffered;
+        if buffers {
+            self.give_back(); // what it gave itself is no lease: the rest of it counts as spent, and as not booked yet
+        }
         self.cell.reborn();
         self.epoch = epoch;
         self.seq = 0;
         self.lent = 0;
-        self.granted = 0;
-        self.spent = 0;
+        self.granted = if buffers { self.granted } else { 0 };
+        self.spent = self.granted;
         self.spent_since = None;
         // Refunds that the authority may not have booked go on in the new epoch.
         self.refunded = self.refunded.saturating_sub(self.refunded_acked);
@@ -302,72 +297,6 @@ impl Bucket {
     pub(super) fn put_back(&mut self, open: Open) {
         for waiting in open.waiting.into_iter().rev() {
             self.waiting.push_front(waiting);
-        }
-    }
-
-    /// Forgets what the limit has said: it was said of other numbers, or is over.
-    pub(super) fn forget_denial(&mut self) {
-        self.cell.clear_denial();
-        self.deny_until = Micros::ZERO;
-        self.no = (0, Micros::ZERO);
-        self.short = false;
-    }
-
-    /// The key is blocked until then: what is here goes back, and no is the answer to everything.
-    pub(super) fn block(&mut self, now: Micros, until: Micros) {
-        self.give_back();
-        if self.look(now).hold > 0 {
-            // Credit of threads is beyond our reach but by its generation; it counts as spent.
-            self.cell.reborn();
-        }
-        self.cell.deny_until(1, until);
-        self.deny_until = until.min(now.plus(DENIAL_MAX));
-        self.no = (1, until);
-    }
-
-    /// Spent without a grant of the authority's since `born`, with this much in hand. Never too high, and never falling.
-    pub(super) fn debt(&mut self, hold: u64) -> u64 {
-        let sum = if self.mode == Mode::Buffered {
-            self.granted.saturating_sub(hold)
-        } else {
-            self.cell.debt().saturating_sub(self.debt_base)
-        };
-        self.debt_seen = self.debt_seen.max(sum);
-        self.debt_seen
-    }
-
-    /// Let through in outages since `born`.
-    pub(super) fn outage(&self) -> u64 {
-        self.cell.outage().saturating_sub(self.outage_base)
-    }
-
-    /// Begins new totals, of this number, and tells how much of the old ones nobody will be told.
-    pub(super) fn begin_series(&mut self, born: u64) -> u64 {
-        let asked = self.open.as_ref().map_or((0, 0), |open| (open.debt, open.outage));
-        let untold = self.debt_seen.saturating_sub(self.debt_acked.max(asked.0));
-        let outage = self.outage();
-        let untold = untold.saturating_add(outage.saturating_sub(self.outage_acked.max(asked.1)));
-        self.born = born;
-        // By what was seen: more may have come in since.
-        self.debt_base = self.debt_base.saturating_add(self.debt_seen);
-        self.outage_base = self.outage_base.saturating_add(outage);
-        (self.debt_acked, self.outage_acked, self.debt_seen) = (0, 0, 0);
-        self.owing_since = None;
-        untold
-    }
-
-    /// Gives back what was given to somebody who had left.
-    pub(super) fn undo(&mut self, cost: u64, there: Micros) {
-        let (tokens, _) = self.taken.refund(cost);
-        self.give_in(tokens, there);
-    }
-
-    /// Notes a refund of tokens that were taken at `there` or later, on the authority's clock.
-    pub(super) fn give_in(&mut self, tokens: u64, there: Micros) {
-        if tokens > 0 {
-            let first = self.refunded == self.refunded_acked;
-            self.fresh = if first { there } else { self.fresh.min(there) };
-            self.refunded = self.refunded.saturating_add(tokens);
         }
     }
 
@@ -432,6 +361,9 @@ impl Bucket {
     pub(super) fn situation(&self, terms: &Terms, members: u32, stretch: f64, now: Micros) -> Situation {
         // What is not spent by the end of its window is spent by nobody.
         let left = if self.window_end > now { self.window_end.minus(now) } else { Micros::MAX };
+        // A log counts from the report on: told late, it leaves the window late.
+        let log = terms.numbers.algorithm == Algorithm::SlidingLog;
+        let left = if log { Micros(terms.numbers.window.0 / LOG_TELLS) } else { left };
         Situation {
             burst: terms.numbers.burst,
             rate: terms.numbers.rate.per_second(),
@@ -446,21 +378,6 @@ impl Bucket {
         }
     }
 
-    /// Debt, outage use, refunds or returned tokens that the authority may not have booked, or a grant
-    /// that it may have booked and that never came.
-    pub(super) fn is_owing(&mut self, look: &Look) -> bool {
-        self.untold
-            || self.debt(look.hold) > self.debt_acked
-            || self.outage() > self.outage_acked
-            || self.refunded > self.refunded_acked
-    }
-
-    /// Whether the authority would gain by hearing from us a last time: tokens that could go back, some that
-    /// are spent and keep it from refilling, or something owed. Credit of threads can only end with its lease.
-    pub(super) fn is_unreturned(&mut self, look: &Look) -> bool {
-        look.pool > 0 || self.lent > look.hold || self.is_owing(look)
-    }
-
     /// Takes from an answer what holds whatever became of the lease meanwhile.
     pub(super) fn learn(&mut self, open: &Open, reply: &Reply) {
         self.generation = reply.generation;
@@ -470,7 +387,10 @@ impl Bucket {
         if self.trouble.take().is_some() {
             self.cell.set_trouble(None);
         }
-        self.taken.add(reply.given.saturating_mul(open.need.cost));
+        // Of a window that is over by now nothing comes back.
+        if self.window == reply.window {
+            self.taken.add(reply.given.saturating_mul(open.need.cost));
+        }
         self.short = reply.given < open.need.count || reply.grant < open.want;
     }
 

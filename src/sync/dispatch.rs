@@ -28,6 +28,7 @@ const NEED_MAX: usize = 10_000;
 pub(super) enum Asked {
     Bucket { index: u32, epoch: u64, seq: u64 },
     Peek(u64),
+    Order(u64),
 }
 
 #[derive(Debug)]
@@ -48,8 +49,15 @@ pub(super) struct Load {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) peeks: VecDeque<u64>,
+    pub(super) orders: VecDeque<u64>,
     pub(super) needed: VecDeque<u32>,
     pub(super) ahead: VecDeque<u32>,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.peeks.is_empty() && self.orders.is_empty() && self.needed.is_empty() && self.ahead.is_empty()
+    }
 }
 
 impl Engine {
@@ -60,7 +68,7 @@ impl Engine {
             let Some(load) = self.load(now) else { break };
             let Load { tag, asked, questions } = load;
             if let Some(queue) = self.queues.get(usize::from(tag))
-                && (!queue.peeks.is_empty() || !queue.needed.is_empty() || !queue.ahead.is_empty())
+                && !queue.is_empty()
             {
                 self.turn_of.push_back(tag);
             }
@@ -95,6 +103,8 @@ impl Engine {
             let Some(queue) = self.queues.get_mut(usize::from(load.tag)) else { break };
             let composed = if let Some(id) = queue.peeks.pop_front() {
                 self.compose_peek(id)
+            } else if let Some(id) = queue.orders.pop_front() {
+                self.compose_order(id)
             } else if let Some(index) = queue.needed.pop_front().or_else(|| queue.ahead.pop_front()) {
                 self.compose(index, now)
             } else {
@@ -140,7 +150,7 @@ impl Engine {
         self.current = Some(index);
         let closing = self.closing.is_some();
         let members = self.members().unwrap_or(1);
-        let draw = self.rng.u64(1..EXACT_MAX);
+        let draw = self.draw();
         let bucket = self.buckets.get_mut(index as usize)?.as_deref_mut()?;
         bucket.ready = false;
         if bucket.open.is_some() {
@@ -205,7 +215,8 @@ impl Engine {
             debt: Total { sum: debt, acked: bucket.debt_acked },
             outage: Total { sum: outage, acked: bucket.outage_acked },
             window,
-            fresh: bucket.fresh,
+            // Only while something is given back: a log then takes for spent what it has no word of.
+            fresh: if bucket.refunded > bucket.refunded_acked { bucket.fresh } else { Micros::ZERO },
             ..Engine::blank_of(&self.settings, &terms)
         };
         let asked = Asked::Bucket { index, epoch: bucket.epoch, seq: bucket.seq };
@@ -214,7 +225,7 @@ impl Engine {
             seq: bucket.seq,
             sent_at: now,
             window,
-            edition: bucket.edition,
+            dated: false,
             need,
             want,
             hold,
@@ -229,8 +240,13 @@ impl Engine {
         Some((asked, name, sync))
     }
 
+    /// The generation of a bucket that is created by the next message.
+    pub(super) fn draw(&mut self) -> u64 {
+        self.rng.u64(1..EXACT_MAX)
+    }
+
     /// A question that asks and tells nothing.
-    fn blank(&self, terms: &Terms) -> Sync {
+    pub(super) fn blank(&self, terms: &Terms) -> Sync {
         Engine::blank_of(&self.settings, terms)
     }
 
@@ -277,7 +293,7 @@ impl Engine {
             self.queues.resize_with(at + 1, Queue::default);
         }
         let queue = &mut self.queues[at];
-        if queue.peeks.is_empty() && queue.needed.is_empty() && queue.ahead.is_empty() {
+        if queue.is_empty() {
             self.turn_of.push_back(tag);
         }
         put(queue);

@@ -7,12 +7,13 @@
 
 use super::{
     message::{Effect, Input},
+    orders::Order,
     turn::{Engine, Settings, Tally},
-    waiter::{self, Answer, Ticket, Waiter},
+    waiter::{self, Answer, Restore, Ticket, Waiter},
 };
 use crate::{
     atomic::{
-        AtomicBool, AtomicU32, Mutex,
+        AtomicBool, AtomicU32, AtomicU64, Mutex,
         Ordering::{Acquire, Relaxed, Release},
     },
     clock::{COARSE_TICK, Clock},
@@ -66,6 +67,8 @@ struct Shared {
     /// 0: nobody has told.
     members: AtomicU32,
     round_trip: AtomicU32,
+    /// The authority's clock less ours, in µs, as two's complement; 0: nobody has told.
+    ahead: AtomicU64,
     tally: Mutex<Tally>,
     /// Who waits for the end; `None` once it has come.
     closers: Mutex<Option<Vec<Waiter>>>,
@@ -107,6 +110,12 @@ impl Shared {
     }
 }
 
+impl Restore for Shared {
+    fn restore(&self, cell: Arc<Cell>, tokens: u64) {
+        self.push(Input::Refund { cell, tokens });
+    }
+}
+
 impl Driver {
     /// Starts an engine over this store.
     ///
@@ -130,6 +139,7 @@ impl Driver {
             link: AtomicU32::new(0),
             members: AtomicU32::new(settings.instances.unwrap_or(0)),
             round_trip: AtomicU32::new(1_000),
+            ahead: AtomicU64::new(0),
             tally: Mutex::new(Tally::default()),
             closers: Mutex::new(Some(Vec::new())),
             cause: Mutex::new(ErrorKind::Unreachable),
@@ -157,13 +167,20 @@ impl Driver {
     pub(crate) fn ask(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Ticket {
         let (ticket, waiter) = waiter::pair();
         self.offer(Input::Ask { cell: cell.clone(), cost, deadline, waiter });
-        ticket
+        ticket.restoring(self.shared.clone(), cell.clone(), cost)
     }
 
     /// Asks how much there is; the ticket is answered by `deadline`.
     pub(crate) fn peek(&self, rule: u32, key: (Box<[u8]>, bool), cost: u64, deadline: Micros) -> Ticket {
         let (ticket, waiter) = waiter::pair();
         self.offer(Input::Peek { rule, key, cost, deadline, waiter });
+        ticket
+    }
+
+    /// Has something done with a key; the ticket is answered by `deadline`.
+    pub(crate) fn order(&self, rule: u32, key: (Box<[u8]>, bool), order: Order, deadline: Micros) -> Ticket {
+        let (ticket, waiter) = waiter::pair();
+        self.offer(Input::Order { rule, key, order, deadline, waiter });
         ticket
     }
 
@@ -212,6 +229,13 @@ impl Driver {
         Some(self.shared.members.load(Relaxed)).filter(|members| *members > 0)
     }
 
+    /// What the authority's clock shows at our time `at`, to a round trip or a millisecond; `None` when nobody has told.
+    #[inline]
+    pub(crate) fn there(&self, at: Micros) -> Option<Micros> {
+        let ahead = self.shared.ahead.load(Relaxed);
+        (ahead != 0).then(|| Micros(at.0.wrapping_add(ahead)))
+    }
+
     /// The time that one question takes.
     pub(crate) fn round_trip(&self) -> Micros {
         Micros(u64::from(self.shared.round_trip.load(Relaxed)))
@@ -249,7 +273,7 @@ impl Driver {
 /// Answers everything in the queue of an engine that has ended.
 fn drain(shared: &Shared) {
     while let Some(input) = shared.inputs.pop() {
-        if let Input::Ask { waiter, .. } | Input::Peek { waiter, .. } = input {
+        if let Input::Ask { waiter, .. } | Input::Peek { waiter, .. } | Input::Order { waiter, .. } = input {
             waiter.answer(Answer::Failed(ErrorKind::ShutDown));
         }
     }
@@ -386,6 +410,11 @@ impl Round {
         self.shared.members.store(self.engine.members().unwrap_or(0), Relaxed);
         self.shared.round_trip.store(u32::try_from(self.engine.round_trip().0).unwrap_or(u32::MAX), Relaxed);
         *self.shared.tally.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.tally();
+        // Checks read this one: it is not written for nothing.
+        let (told, ahead) = (self.shared.ahead.load(Relaxed), self.engine.ahead().map_or(0, i64::cast_unsigned));
+        if told.wrapping_sub(ahead).min(ahead.wrapping_sub(told)) >= 1_000 {
+            self.shared.ahead.store(ahead, Relaxed);
+        }
     }
 
     fn drain(&self) {

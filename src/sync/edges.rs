@@ -12,12 +12,12 @@
 use super::{
     bucket::{Bucket, Open},
     link::Road,
-    taken::Taken,
     turn::Engine,
 };
 use crate::{
     algorithm::{Algorithm, Frame},
     lease::{Numbers, Reply},
+    local::Taken,
     rule::{Mode, Terms},
     time::Micros,
 };
@@ -36,6 +36,8 @@ impl Bucket {
         let open = self.open.take();
         self.renew_epoch(epoch);
         self.open = open;
+        self.granted = 0;
+        self.spent = 0;
         let untold = self.begin_series(epoch);
         self.taken = Taken::new(now);
         (self.refunded, self.refunded_acked) = (0, 0);
@@ -72,7 +74,7 @@ impl Engine {
         }
         let Some((latest, least)) = there else { return };
         let lately = now.minus(bucket.active_at) < Micros(terms.lease_ttl.0 / 4);
-        if !lately || bucket.window != Micros::ZERO || frame.start(latest) != frame.start(least) {
+        if bucket.window != Micros::ZERO || frame.start(latest) != frame.start(least) {
             return;
         }
         // Before this it was another window, or nobody knew. What was let through then is not told in this one.
@@ -80,6 +82,9 @@ impl Engine {
         bucket.look(now);
         if bucket.active_at < began {
             self.tally.expired += bucket.end_window(epoch, now);
+        }
+        if !lately {
+            return; // who asks next is told
         }
         bucket.enter_window(frame.start(latest), now.plus(frame.ends_in(latest)));
         if bucket.mode == Mode::Buffered && !bucket.leaving && !closing {
@@ -107,7 +112,7 @@ impl Engine {
         let mut expired = 0;
         let mut fits = true;
         if bucket.window != Micros::ZERO && bucket.window < reply.window {
-            if open.window == Micros::ZERO {
+            if open.window == Micros::ZERO && bucket.mode != Mode::Buffered {
                 // It told nothing of the old window, so what it was lent is of the new one.
                 expired = bucket.begin_series(epoch);
             } else {

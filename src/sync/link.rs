@@ -85,6 +85,11 @@ impl Road {
         self.turn(Link::Down, Some(kind))
     }
 
+    /// The authority's clock less ours, in µs, never too small; `None` when unknown.
+    pub(super) fn ahead(&self) -> Option<i64> {
+        self.ahead
+    }
+
     /// What the authority's clock will show at our time `at`, never too early; `None` when unknown.
     pub(super) fn there(&self, at: Micros) -> Option<Micros> {
         self.ahead.map(|ahead| shifted(at, ahead))

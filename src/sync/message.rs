@@ -1,6 +1,6 @@
 //! What goes into the engine and what comes out: plain values, so that a simulator can carry them too.
 
-use super::waiter::Waiter;
+use super::{orders::Order, waiter::Waiter};
 use crate::{
     error::Error,
     local::Cell,
@@ -35,6 +35,19 @@ pub(crate) enum Input {
         key: (Box<[u8]>, bool),
         /// For how many tokens the wait is wanted; at least 1.
         cost: u64,
+        /// When the asker gives up.
+        deadline: Micros,
+        /// Where the answer goes.
+        waiter: Waiter,
+    },
+    /// Somebody waits for something to be done with a key.
+    Order {
+        /// The rule's number.
+        rule: u32,
+        /// The key's bytes and whether they are a digest.
+        key: (Box<[u8]>, bool),
+        /// What.
+        order: Order,
         /// When the asker gives up.
         deadline: Micros,
         /// Where the answer goes.

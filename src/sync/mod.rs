@@ -2,24 +2,26 @@
 
 mod ahead;
 mod answers;
+mod books;
 mod bucket;
 mod dispatch;
 mod driver;
 mod edges;
 mod link;
 mod message;
+mod orders;
 mod rules;
-mod taken;
 mod turn;
 mod visit;
 mod waiter;
 mod window;
 
 pub(crate) use driver::Driver;
+pub(crate) use orders::Order;
 // A world of virtual time drives engines without the driver.
 pub(crate) use turn::Settings;
 pub(crate) use waiter::{Answer, Ticket};
-#[cfg(test)]
+#[cfg(any(test, feature = "sim"))]
 pub(crate) use {
     message::{Effect, Input},
     turn::Engine,

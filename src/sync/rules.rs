@@ -90,6 +90,7 @@ impl Engine {
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
         bucket.edition = rule.edition;
         bucket.forget_denial();
+        bucket.doubt_open();
         bucket.revised = true;
         bucket.next_at = now;
         let numbers = &rule.terms.numbers;

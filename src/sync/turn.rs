@@ -8,11 +8,13 @@ use super::{
     dispatch::{Asked, Flight, Load, Queue},
     link::Road,
     message::{Effect, Input},
+    orders::Ordered,
     rules::Rules,
     waiter::{Answer, Waiter},
     window::Window,
 };
 use crate::{
+    algorithm::Algorithm,
     error::{Error, ErrorKind},
     key::{BucketName, KeySpace},
     lease::{InstanceId, Reply},
@@ -86,6 +88,7 @@ pub(super) struct Peek {
 pub(super) enum Timer {
     Bucket(u32),
     Peek(u64),
+    Order(u64),
 }
 
 /// See the head of this file.
@@ -99,6 +102,7 @@ pub(crate) struct Engine {
     /// Cells that nobody has asked for a while and that have no bucket any more, oldest first.
     pub(super) quiet: VecDeque<(Micros, Arc<Cell>)>,
     pub(super) peeks: HashMap<u64, Peek>,
+    pub(super) orders: HashMap<u64, Ordered>,
     pub(super) timers: BinaryHeap<Reverse<(Micros, Timer)>>,
     pub(super) queues: Vec<Queue>,
     /// Tags that have something queued, in the order in which they got it.
@@ -143,6 +147,7 @@ impl Engine {
             vacant: Vec::new(),
             quiet: VecDeque::new(),
             peeks: HashMap::new(),
+            orders: HashMap::new(),
             timers: BinaryHeap::new(),
             queues: Vec::new(),
             turn_of: VecDeque::new(),
@@ -182,6 +187,7 @@ impl Engine {
             Input::Peek { rule, key, cost, deadline, waiter } => {
                 self.peek(rule, &key.0, key.1, Peek { rule, name: BucketName::from_bytes([]), cost, deadline, waiter });
             }
+            Input::Order { rule, key, order, deadline, waiter } => self.order(rule, key, order, deadline, waiter),
             Input::Refund { cell, tokens } => self.refund(&cell, tokens, now),
             Input::Answered { id, result } => self.answered(id, result, now, effects),
             Input::Beaten(result) => self.beaten(result, now, effects),
@@ -228,6 +234,11 @@ impl Engine {
 
     pub(crate) fn cause(&self) -> ErrorKind {
         self.road.cause()
+    }
+
+    /// The authority's clock less ours, in µs.
+    pub(crate) fn ahead(&self) -> Option<i64> {
+        self.road.ahead()
     }
 
     pub(crate) fn round_trip(&self) -> Micros {
@@ -296,18 +307,23 @@ impl Engine {
 
     fn refund(&mut self, cell: &Arc<Cell>, tokens: u64, now: Micros) {
         let Some(index) = self.bucket_of(cell, now) else { return };
-        if let Some(bucket) = self.buckets[index as usize].as_deref_mut() {
+        let algorithm = self.rules.terms(cell.rule()).map(|terms| terms.numbers.algorithm);
+        let queued = algorithm == Some(Algorithm::LeakyQueue);
+        if let Some(bucket) = self.buckets[index as usize].as_deref_mut().filter(|_| !queued) {
             bucket.look(now);
             // What was never taken here cannot come back.
             let (tokens, since) = bucket.taken.refund(tokens);
             let there = Engine::fresh(&self.road, bucket, since);
-            bucket.give_in(tokens, there);
+            // What was taken at nobody knows what time may have left its window already.
+            if there != Micros::ZERO || !algorithm.is_some_and(Algorithm::is_window) {
+                bucket.give_in(tokens, there);
+            }
         }
         self.visit(index, now);
     }
 
     /// The bucket of a cell, made if there is none; `None` when the cell is closed.
-    fn bucket_of(&mut self, cell: &Arc<Cell>, now: Micros) -> Option<u32> {
+    pub(super) fn bucket_of(&mut self, cell: &Arc<Cell>, now: Micros) -> Option<u32> {
         if let Some(index) = cell.engine_slot() {
             self.current = Some(index);
             return self.buckets.get(index as usize).is_some_and(Option::is_some).then_some(index);
@@ -348,6 +364,7 @@ impl Engine {
                         self.visit(index, now);
                     }
                 }
+                Timer::Order(id) => self.order_is_late(id),
                 Timer::Peek(id) => {
                     if let Some(peek) = self.peeks.remove(&id) {
                         peek.waiter.answer(Answer::Late);

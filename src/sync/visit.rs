@@ -99,7 +99,9 @@ impl Engine {
             if idle {
                 look = bucket.look(now);
             }
-            next = next.min(due.max(bucket.next_at));
+            // What is due by now is asked below, or waits for the answer to the question before it.
+            let at = due.max(bucket.next_at);
+            next = if at > now { next.min(at) } else { next };
         }
         // Who closes does not wait for a turn, but asks a bucket that answers with errors only once.
         let may = (closing && bucket.trouble.is_none()) || now >= bucket.next_at;

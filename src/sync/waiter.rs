@@ -7,9 +7,11 @@ use crate::{
     atomic::{Arc, Mutex},
     clock::{COARSE_TICK, Clock},
     error::ErrorKind,
+    local::Cell,
     time::Micros,
 };
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::PoisonError,
@@ -66,15 +68,36 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Waiter(Arc<Mutex<State>>);
 
-/// The asker's end. Dropping it takes nothing back that was already asked for.
+/// The asker's end. Who drops it gets nothing, and what was asked for meanwhile goes back.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Ticket(Arc<Mutex<State>>);
+pub(crate) struct Ticket {
+    state: Arc<Mutex<State>>,
+    /// Where tokens go that are given and that nobody hears of.
+    back: Option<Back>,
+}
+
+/// Takes back what was given to somebody who had just left.
+pub(super) trait Restore: Send + Sync {
+    fn restore(&self, cell: std::sync::Arc<Cell>, tokens: u64);
+}
+
+struct Back {
+    to: std::sync::Arc<dyn Restore>,
+    cell: std::sync::Arc<Cell>,
+    tokens: u64,
+}
+
+impl fmt::Debug for Back {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Back").field("tokens", &self.tokens).finish_non_exhaustive()
+    }
+}
 
 /// Both ends of one new question.
 pub(crate) fn pair() -> (Ticket, Waiter) {
     let shared = Arc::new(Mutex::new(State::Waiting(None)));
-    (Ticket(shared.clone()), Waiter(shared))
+    (Ticket { state: shared.clone(), back: None }, Waiter(shared))
 }
 
 impl Waiter {
@@ -112,7 +135,7 @@ impl Drop for Waiter {
 impl Ticket {
     /// Parks this thread until the answer is there, at most until `deadline`; then it is
     /// [`Answer::Late`].
-    pub(crate) fn wait(self, clock: &Clock, deadline: Micros) -> Answer {
+    pub(crate) fn wait(mut self, clock: &Clock, deadline: Micros) -> Answer {
         struct Unpark(Thread);
         impl Wake for Unpark {
             fn wake(self: std::sync::Arc<Self>) {
@@ -134,10 +157,24 @@ impl Ticket {
         }
     }
 
-    fn look(&self, waker: &Waker) -> Poll<Answer> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Has what is given to it go back, should it be dropped before it has heard of it.
+    pub(super) fn restoring(
+        mut self,
+        to: std::sync::Arc<dyn Restore>,
+        cell: std::sync::Arc<Cell>,
+        tokens: u64,
+    ) -> Ticket {
+        self.back = Some(Back { to, cell, tokens });
+        self
+    }
+
+    fn look(&mut self, waker: &Waker) -> Poll<Answer> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *state {
-            State::Answered(answer) => Poll::Ready(*answer),
+            State::Answered(answer) => {
+                self.back = None;
+                Poll::Ready(*answer)
+            }
             State::Left => Poll::Ready(Answer::Late),
             State::Waiting(place) => {
                 match place {
@@ -152,16 +189,23 @@ impl Ticket {
 
 impl Future for Ticket {
     type Output = Answer;
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
         self.look(context.waker())
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Waiting(_) = *state {
-            *state = State::Left;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match *state {
+            State::Waiting(_) => *state = State::Left,
+            State::Answered(Answer::Given { .. }) => {
+                drop(state);
+                if let Some(back) = self.back.take() {
+                    back.to.restore(back.cell, back.tokens);
+                }
+            }
+            State::Answered(_) | State::Left => {}
         }
     }
 }

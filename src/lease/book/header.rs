@@ -109,7 +109,7 @@ impl Header {
     }
 
     /// What can be given or lent; below zero when more is gone than there was. Exact in a double.
-    pub(super) fn free(&self) -> i64 {
+    pub(crate) fn free(&self) -> i64 {
         match &self.meter {
             Meter::Bucket(bucket) => bucket.tokens.saturating_add(self.owes()),
             Meter::Window(window) => {

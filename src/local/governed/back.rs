@@ -1,6 +1,6 @@
 //! What goes back to a local limit, and what is charged to it afterwards.
 
-use super::{Governed, Moved, Quota, Spot, Verdict, nanos};
+use super::{Moved, Pace, Paces, Spot, Verdict, nanos};
 use crate::{atomic::Ordering::Relaxed, key::Key, local::keyed::Probe};
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -13,17 +13,17 @@ pub(crate) struct Spent {
     worth: u64,
 }
 
-impl Quota {
+impl Pace {
     /// The time in which so many tokens come.
     fn worth(self, tokens: u64) -> u64 {
         self.interval.get().saturating_mul(tokens)
     }
 }
 
-impl Governed {
-    /// [`check`](Governed::check) for `cost` tokens, at least 1, that may have to go back. Counts a refusal, and leaves
-    /// it to [`Governed::keep`] to count a yes that stays.
-    pub(crate) fn take(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Quota) -> (Verdict, Option<Spent>) {
+impl Paces {
+    /// [`check`](Paces::check) for `cost` tokens, at least 1, that may have to go back. Counts a refusal, and leaves
+    /// it to [`Paces::keep`] to count a yes that stays.
+    pub(crate) fn take(&self, rule: u32, key: &Key<'_>, cost: u64, quota: &Pace) -> (Verdict, Option<Spent>) {
         let wanted = NonZeroU32::new(u32::try_from(cost).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
         let (verdict, spent) = if wanted > quota.burst {
             (Verdict::Never, None)
@@ -62,7 +62,7 @@ impl Governed {
     }
 
     /// Gives tokens back; nothing where the key has no state, and never more than makes it full.
-    pub(crate) fn refund(&self, rule: u32, key: &Key<'_>, tokens: u64, quota: &Quota) {
+    pub(crate) fn refund(&self, rule: u32, key: &Key<'_>, tokens: u64, quota: &Pace) {
         let worth = quota.worth(tokens);
         self.spots.view(&Probe::new(rule, key), |spot| {
             // A state in the past is a full bucket.
@@ -72,7 +72,7 @@ impl Governed {
 
     /// Charges tokens that were used already, as a debt that later checks wait for: as far as the key then owes no
     /// more than one burst. Says how many that were.
-    pub(crate) fn charge(&self, rule: u32, key: &Key<'_>, tokens: u64, quota: &Quota) -> u64 {
+    pub(crate) fn charge(&self, rule: u32, key: &Key<'_>, tokens: u64, quota: &Pace) -> u64 {
         let Ok(spot) = self.spot(&Probe::new(rule, key)) else { return 0 };
         let now = nanos(self.clock.now());
         let mut charged = 0;
@@ -93,19 +93,19 @@ mod tests {
 
     const KEY: Key<'_> = Key::Raw(b"k");
 
-    fn ten_a_second(clock: &Clock) -> (Governed, Quota) {
+    fn ten_a_second(clock: &Clock) -> (Paces, Pace) {
         let rate = Rate::per_micros(10, Micros::from_secs(1)).expect("a fair rate");
-        (Governed::new(clock.clone(), 100), Quota::new(rate, 10).expect("a fair burst"))
+        (Paces::new(clock.clone(), 100), Pace::new(rate, 10).expect("a fair burst"))
     }
 
-    fn left(governed: &Governed, quota: &Quota) -> u64 {
+    fn left(governed: &Paces, quota: &Pace) -> u64 {
         match governed.check(0, &KEY, 0, quota) {
             Verdict::Allowed { remaining } | Verdict::Denied { remaining, .. } => remaining,
             other => panic!("{other:?}"),
         }
     }
 
-    fn take(governed: &Governed, cost: u64, quota: &Quota) -> Option<Spent> {
+    fn take(governed: &Paces, cost: u64, quota: &Pace) -> Option<Spent> {
         governed.take(0, &KEY, cost, quota).1
     }
 

@@ -12,14 +12,14 @@ fn rate(count: u64, micros: u64) -> Rate {
 
 /// One rule of a gate that has a thousand places.
 struct Limit {
-    governed: Arc<Governed>,
-    quota: Quota,
+    governed: Arc<Paces>,
+    quota: Pace,
     rule: u32,
 }
 
 impl Limit {
-    fn of(quota: Quota, clock: &Clock, keys_max: usize) -> Limit {
-        Limit { governed: Arc::new(Governed::new(clock.clone(), keys_max)), quota, rule: 0 }
+    fn of(quota: Pace, clock: &Clock, keys_max: usize) -> Limit {
+        Limit { governed: Arc::new(Paces::new(clock.clone(), keys_max)), quota, rule: 0 }
     }
 
     fn check(&self, key: &Key<'_>, cost: u64) -> Verdict {
@@ -32,7 +32,7 @@ impl Limit {
 }
 
 fn limit(rate: Rate, burst: u64, clock: &Clock) -> Limit {
-    Limit::of(Quota::new(rate, burst).expect("fair numbers"), clock, 1_000)
+    Limit::of(Pace::new(rate, burst).expect("fair numbers"), clock, 1_000)
 }
 
 fn ms(millis: u64) -> Micros {
@@ -128,7 +128,7 @@ fn a_drained_key_gets_nothing_while_no_time_passes() {
 #[test]
 fn numbers_that_would_overflow_or_lose_more_than_a_hundredth_are_refused_with_a_reason() {
     let refused = |rate, burst| {
-        let error = Quota::new(rate, burst).expect_err("must be refused");
+        let error = Pace::new(rate, burst).expect_err("must be refused");
         assert_eq!(error.kind(), ErrorKind::Config);
         error.to_string()
     };
@@ -142,28 +142,28 @@ fn numbers_that_would_overflow_or_lose_more_than_a_hundredth_are_refused_with_a_
         (rate(3, 1_000_000), 1),
         (rate(9_900_991, 1_000_000), 1),
     ] {
-        assert!(Quota::new(rate, burst).is_ok(), "{rate:?} {burst}");
+        assert!(Pace::new(rate, burst).is_ok(), "{rate:?} {burst}");
     }
 }
 
 #[test]
 fn where_numbers_do_not_fit_a_share_stays_below_them() {
     let clock = Clock::manual();
-    let of = |rate, burst| Limit::of(Quota::share(rate, burst, 1).expect("one member"), &clock, 10);
+    let of = |rate, burst| Limit::of(Pace::share(rate, burst, 1).expect("one member"), &clock, 10);
     assert_eq!(of(rate(1, PERIOD_MAX.0), u64::MAX).check(&key("k"), 1 << 40), Never);
     let fast = of(rate(700_000_000, 1_000_000), 1_000);
     assert_eq!(given(&fast, 5_000), 1_000);
     clock.advance(Micros(1));
     assert!((1..=700).contains(&given(&fast, 5_000)));
-    assert!(Quota::share(rate(1, 1), 1, 0).is_err());
+    assert!(Pace::share(rate(1, 1), 1, 0).is_err());
 }
 
 // A rate that a clock of milliseconds cannot see: 10,000/s with a burst of 1.
 #[test]
 fn a_small_burst_goes_by_the_precise_clock() {
     let clock = Clock::manual();
-    assert!(Quota::new(rate(10_000, 1_000_000), 199).is_ok_and(|quota| quota.span() < PRECISE_BELOW));
-    assert!(Quota::new(rate(10_000, 1_000_000), 200).is_ok_and(|quota| quota.span() >= PRECISE_BELOW));
+    assert!(Pace::new(rate(10_000, 1_000_000), 199).is_ok_and(|quota| quota.span() < PRECISE_BELOW));
+    assert!(Pace::new(rate(10_000, 1_000_000), 200).is_ok_and(|quota| quota.span() >= PRECISE_BELOW));
     let limit = limit(rate(10_000, 1_000_000), 1, &clock);
     let mut passed = 0;
     for _ in 0..10_000 {
@@ -221,7 +221,7 @@ fn a_share_is_exact_or_below_and_never_nothing() {
 fn memory_is_bounded_and_idle_keys_make_room() {
     const CAP: usize = 100_000;
     let clock = Clock::manual();
-    let limit = Limit::of(Quota::new(rate(1_000, 1_000_000), 100).expect("fair numbers"), &clock, CAP);
+    let limit = Limit::of(Pace::new(rate(1_000, 1_000_000), 100).expect("fair numbers"), &clock, CAP);
     let states = &limit.governed;
     let (mut saturated, mut most) = (0_u64, 0);
     for n in 0..3_000_000_u64 {
@@ -248,7 +248,7 @@ fn memory_is_bounded_and_idle_keys_make_room() {
 #[test]
 fn at_the_cap_a_new_key_is_told_so_and_the_old_ones_stay() {
     let clock = Clock::manual();
-    let limit = Limit::of(Quota::new(rate(1, 1_000_000), 1).expect("fair numbers"), &clock, 2);
+    let limit = Limit::of(Pace::new(rate(1, 1_000_000), 1).expect("fair numbers"), &clock, 2);
     for name in ["a", "b"] {
         assert_eq!(limit.check(&key(name), 1), Allowed { remaining: 0 });
     }

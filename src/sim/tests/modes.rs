@@ -7,7 +7,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 impl World {
     /// One check by the rule's mode, as `Limiter::check` makes it: `Exact` asks, `Buffered` begins with an allowance.
-    fn check_by_mode(&mut self, node: usize, key: &str, cost: u64) {
+    pub(super) fn check_by_mode(&mut self, node: usize, key: &str, cost: u64) {
         let terms = self.terms[0];
         let now = self.clock.now();
         let name = Key::new(key.as_bytes(), LongKeys::Hash).expect("a short key");
@@ -59,7 +59,7 @@ impl World {
     }
 
     /// What may be admitted in a window or span, or by how much the trace exceeds a bucket.
-    fn assert_bound(&self, ahead: u64, lived: u64, what: &str) {
+    pub(super) fn assert_bound(&self, ahead: u64, lived: u64, what: &str) {
         let numbers = self.terms[0].numbers;
         let extra = if self.terms[0].mode == Mode::Buffered { ahead * lived } else { 0 };
         match numbers.algorithm {
@@ -80,7 +80,7 @@ impl World {
     }
 }
 
-fn rule(algorithm: Algorithm, limit: u64, per: Duration) -> Rule {
+pub(super) fn rule(algorithm: Algorithm, limit: u64, per: Duration) -> Rule {
     match algorithm {
         Algorithm::TokenBucket => Rule::token_bucket(limit, per),
         Algorithm::LeakyMeter => Rule::leaky_bucket(limit, per),
@@ -91,7 +91,7 @@ fn rule(algorithm: Algorithm, limit: u64, per: Duration) -> Rule {
     }
 }
 
-const LENDING: [Algorithm; 5] = [
+pub(super) const LENDING: [Algorithm; 5] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyMeter,
     Algorithm::FixedWindow,
@@ -127,29 +127,64 @@ fn steady(rule: &Rule, instances: usize, factor: f64, seconds: u64) -> (f64, f64
     (world.admitted() as f64 / room, syncs, world.nodes.iter().map(|n| n.failed + n.late).sum())
 }
 
-#[test]
-fn windows_use_their_limit_at_every_size_and_never_more() {
+/// Demand above the limit uses it up, and goes above it by the allowances at most.
+fn uses_its_limit(algorithm: Algorithm, mode: Mode, least: f64) {
     let mut bad = Vec::new();
-    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingCounter] {
-        for mode in [Mode::Leased, Mode::Exact, Mode::Buffered] {
-            for limit in [100, 1_000, 10_000] {
-                for instances in [1, 4, 16] {
-                    for factor in [1.1, 1.5] {
-                        let rule = rule(algorithm, limit, SECOND).mode(mode).delta_max((limit / 100).max(1));
-                        let rule =
-                            if mode == Mode::Buffered { rule } else { self::rule(algorithm, limit, SECOND).mode(mode) };
-                        let (used, syncs, failed) = steady(&rule, instances, factor, 4);
-                        let line = format!(
-                            "{algorithm:?} {mode:?} {limit} x {instances} at {factor}: used {used:.3} syncs {syncs:.0}/s failed {failed}"
-                        );
-                        eprintln!("{line}");
-                        if used < 0.97 && algorithm != Algorithm::SlidingCounter {
-                            bad.push(line);
-                        }
-                    }
-                }
-            }
+    let sizes = [100, 10_000]
+        .into_iter()
+        .flat_map(|limit| [(limit, 1, 1.5), (limit, 4, 1.1), (limit, 4, 1.5), (limit, 16, 1.5)]);
+    for (limit, instances, factor) in sizes.chain([(100_000, 4, 1.1)]) {
+        let rule = rule(algorithm, limit, SECOND).mode(mode);
+        let rule = if mode == Mode::Buffered { rule.delta_max(limit / 100) } else { rule };
+        let (used, syncs, failed) = steady(&rule, instances, factor, 4);
+        let line = format!("{limit} x {instances} at {factor}: used {used:.3} syncs {syncs:.0}/s failed {failed}");
+        // Who is not lent to asks as often as the allowance is used up.
+        let most = if mode == Mode::Leased { 110.0 } else { 300.0 };
+        if used < least || failed > 0 || syncs > most {
+            bad.push(line);
         }
     }
-    assert!(bad.is_empty(), "\n{}", bad.join("\n"));
+    assert!(bad.is_empty(), "{algorithm:?} {mode:?}\n{}", bad.join("\n"));
+}
+
+#[test]
+fn a_fixed_window_is_used_up_and_never_exceeded() {
+    uses_its_limit(Algorithm::FixedWindow, Mode::Leased, 0.99);
+}
+
+#[test]
+fn a_buffered_fixed_window_is_used_up() {
+    uses_its_limit(Algorithm::FixedWindow, Mode::Buffered, 0.99);
+}
+
+#[test]
+fn a_sliding_log_is_used_up_and_never_exceeded() {
+    uses_its_limit(Algorithm::SlidingLog, Mode::Leased, 0.97);
+}
+
+#[test]
+fn a_buffered_sliding_log_is_used_up() {
+    uses_its_limit(Algorithm::SlidingLog, Mode::Buffered, 0.97);
+}
+
+// Two windows weighted: of a steady demand above the limit the counter admits somewhat less than the limit.
+#[test]
+fn a_sliding_counter_is_used_up_and_never_exceeded() {
+    uses_its_limit(Algorithm::SlidingCounter, Mode::Leased, 0.85);
+}
+
+// case A-10: two instances that report afterwards, each near full after every edge, would let through far more.
+#[test]
+fn a_buffered_sliding_counter_is_used_up_and_the_edge_gives_nothing_away() {
+    uses_its_limit(Algorithm::SlidingCounter, Mode::Buffered, 0.85);
+}
+
+#[test]
+fn a_buffered_bucket_is_used_up() {
+    uses_its_limit(Algorithm::TokenBucket, Mode::Buffered, 0.97);
+}
+
+#[test]
+fn a_leaky_meter_is_a_token_bucket() {
+    uses_its_limit(Algorithm::LeakyMeter, Mode::Leased, 0.97);
 }

@@ -7,6 +7,7 @@ mod buckets;
 mod connection;
 mod fault;
 mod link;
+mod plain;
 mod script;
 mod settings;
 #[cfg(test)]

@@ -31,6 +31,12 @@ impl Script {
         SCRIPT.get_or_init(|| Script::new(include_str!("lua/beat-1.lua")))
     }
 
+    /// Counts on a plain number.
+    pub(super) fn count_plain() -> &'static Script {
+        static SCRIPT: OnceLock<Script> = OnceLock::new();
+        SCRIPT.get_or_init(|| Script::new(include_str!("lua/count_plain-1.lua")))
+    }
+
     /// Applies a batch of questions.
     pub(super) fn sync_buckets() -> &'static Script {
         static SCRIPT: OnceLock<Script> = OnceLock::new();

@@ -38,10 +38,9 @@ pub(super) fn pack(sync: &Sync) -> Vec<u8> {
         Act::Clear => Some(-1.0),
         Act::Block(span) => Some(span.0 as f64),
     };
-    let flags = if s.act == Act::Peek { LOOK } else { 0 }
-        | if s.lost == Lost::Full { START_FULL } else { 0 }
-        | KIND * kind(s.numbers.algorithm)
-        | if order.is_some() { ORDER } else { 0 };
+    let on = |flag: u8, is: bool| if is { flag } else { 0 };
+    let flags = on(LOOK, s.act == Act::Peek) | on(START_FULL, s.lost == Lost::Full) | on(ORDER, order.is_some());
+    let flags = flags | (KIND * kind(s.numbers.algorithm));
     let more = if windowed || order.is_some() { MORE_BYTES } else { 0 };
     let mut bytes = Vec::with_capacity(MESSAGE_BYTES + more);
     bytes.push(flags);

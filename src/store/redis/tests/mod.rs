@@ -15,6 +15,7 @@ use support::{Proxy, RedisServer, free_port};
 mod breaking;
 mod buckets;
 mod connecting;
+mod plain;
 mod scripts;
 mod state;
 #[path = "../../../../tests/support/mod.rs"]

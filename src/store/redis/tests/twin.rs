@@ -8,6 +8,8 @@ use crate::{
     store::redis::wire::{Doubles, kind, pack, unpack},
 };
 
+use std::collections::BTreeMap;
+
 const SECOND: u64 = 1_000_000;
 const YEAR: u64 = 366 * 86_400 * SECOND;
 /// About now, on a wall clock.
@@ -45,12 +47,14 @@ async fn state(of: &Connection, keys: &[(&[u8], Algorithm)]) -> Vec<(Option<Head
         let (ttl, flat) = (pair.pop(), pair.pop());
         let (Some(Value::Int(ttl)), Some(Value::Array(flat))) = (ttl, flat) else { panic!() };
         let flat: Vec<_> = flat.into_iter().map(bulk).collect();
-        let log = flat.chunks(2).find(|pair| pair[0] == b"l").map_or(&[][..], |pair| &pair[1]);
+        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.strip_prefix("entries:")?.parse().ok();
+        let log = flat.chunks(2).filter_map(|pair| Some((number(&pair[0])?, &pair[1][..])));
+        let log: BTreeMap<u64, &[u8]> = log.collect();
         let (mut head, mut records) = (None, Vec::new());
         for pair in flat.chunks(2) {
             match &pair[0][..] {
-                b"h" => head = Some(header(&pair[1], algorithm, log)),
-                b"l" => assert_eq!(algorithm, Algorithm::SlidingLog),
+                b"h" => head = Some(header(&pair[1], algorithm, &log)),
+                field if number(field).is_some() => assert_eq!(algorithm, Algorithm::SlidingLog),
                 id => records.push(record(id, &pair[1])),
             }
         }
@@ -64,10 +68,14 @@ fn signed(d: &mut Doubles<'_>) -> i64 {
     d.next().expect("a number") as i64
 }
 
-fn header(bytes: &[u8], algorithm: Algorithm, log: &[u8]) -> Header {
+fn header(bytes: &[u8], algorithm: Algorithm, log: &BTreeMap<u64, &[u8]>) -> Header {
     assert_eq!(bytes[0], 1 + 16 * kind(algorithm));
-    let frame_bytes = if algorithm.is_window() { 16 } else { 0 };
-    assert!([113 + frame_bytes, 121 + frame_bytes].contains(&bytes.len()), "{}", bytes.len());
+    let usual = match algorithm {
+        Algorithm::SlidingLog => 113 + 16 + 24,
+        _ if algorithm.is_window() => 113 + 16,
+        _ => 113,
+    };
+    assert!([usual, usual + 8].contains(&bytes.len()), "{}", bytes.len());
     let d = &mut Doubles(&bytes[1..]);
     let tokens = signed(d);
     let mut n = || d.whole().expect("a whole number");
@@ -80,17 +88,21 @@ fn header(bytes: &[u8], algorithm: Algorithm, log: &[u8]) -> Header {
     if algorithm.is_window() {
         (numbers.window, numbers.offset) = (Micros(n()), Micros(n()));
     }
-    let blocked = if bytes.len() > 113 + frame_bytes { Micros(n()) } else { Micros::ZERO };
-    let count = tokens as u64;
+    let (first, last, count) = if algorithm == Algorithm::SlidingLog { (n(), n(), n()) } else { (1, 0, 0) };
+    assert!(log.keys().copied().eq(first..=last), "all pieces, and none that is gone");
+    let blocked = if bytes.len() > usual { Micros(n()) } else { Micros::ZERO };
+    let log = log.values().copied().collect::<Vec<_>>().concat();
+    assert_eq!(log.len() as u64, 16 * count);
+    let counted = tokens as u64;
     let meter = match Window::new(algorithm, at) {
         None => Meter::Bucket(TokenBucket { tokens, rem, at }),
-        Some(Window::Fixed(_)) => Meter::Window(Window::Fixed(FixedWindow { counted: count, at })),
-        Some(Window::Counter(_)) => Meter::Window(Window::Counter(SlidingCounter { current: count, last: rem, at })),
+        Some(Window::Fixed(_)) => Meter::Window(Window::Fixed(FixedWindow { counted, at })),
+        Some(Window::Counter(_)) => Meter::Window(Window::Counter(SlidingCounter { current: counted, last: rem, at })),
         Some(Window::Log(_)) => {
-            let d = &mut Doubles(log);
+            let d = &mut Doubles(&log);
             let mut n = || d.whole().expect("a whole number");
             let entries = (0..log.len() / 16).map(|_| (Micros(n()), n())).collect();
-            Meter::Window(Window::Log(SlidingLog { entries, sum: count, at }))
+            Meter::Window(Window::Log(SlidingLog { entries, sum: counted, at }))
         }
     };
     Header { meter, out, demand, earliest, latest, generation, policy_done, blocked, numbers }
@@ -367,4 +379,67 @@ async fn the_script_answers_and_keeps_what_the_book_does() {
     }
     assert!(asked >= 50_000 && applied > asked / 2 && longest > 3, "{asked} {applied} {longest}");
     assert!(lent.iter().all(|n| *n > applied / 6 / 10), "{lent:?} of {applied}");
+}
+
+/// A log of hundreds of entries, in many pieces: reports in order, ended leases and refunds in the middle, steps back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_log_is_the_same_in_the_script_and_in_the_book() {
+    let server = RedisServer::start();
+    let (connection, script) = (open(&server.url(), PATIENT), Script::sync_buckets());
+    let dice = &mut Dice(3);
+    let key = (&b"tollgate:{16.3}:twin:long"[..], Algorithm::SlidingLog);
+    let (mut book, mut now, mut longest) = (Book::default(), TODAY, 0);
+    let mut said = [Said::default(); 4];
+    let rate = Rate::per_micros(1, Micros(1)).expect("a fair rate");
+    let numbers = Numbers { algorithm: key.1, window: Micros(SECOND), ..Numbers::bucket(0, rate, 100_000) };
+    for round in 0..4_000_u64 {
+        now += dice.below(3_000);
+        if dice.percent(1) {
+            now -= dice.pick(&[SECOND / 2, 1_100_000, 3 * SECOND]);
+        }
+        let who = dice.below(4);
+        let said = &mut said[who as usize];
+        if dice.percent(10) {
+            *said = Said { epoch: said.epoch + 1, ..Said::default() };
+        }
+        said.seq += 1;
+        let spent = dice.below(said.hold + 1);
+        (said.used, said.hold) = (said.used + spent as i64, said.hold - spent);
+        let refunds = dice.percent(15);
+        said.used -= if refunds { 1 + dice.below(30) as i64 } else { 0 };
+        let sync = Sync {
+            generation: 0,
+            draw: 1 + round,
+            numbers,
+            instance: InstanceId(who),
+            epoch: said.epoch,
+            seq: said.seq,
+            born: said.epoch,
+            not_after: Micros::ZERO,
+            used: said.used,
+            hold: said.hold,
+            age: Micros::ZERO,
+            need: Need { cost: 1, count: dice.below(3) },
+            want: dice.below(20),
+            demand: 1 + dice.below(1_000),
+            span: Micros(dice.pick(&[20_000, 200_000, 600_000])),
+            debt: Total::default(),
+            outage: Total::default(),
+            lost: Lost::Empty,
+            window: Micros::ZERO,
+            fresh: Micros(if refunds { now - dice.below(SECOND) } else { 0 }),
+            act: if dice.below(1_500) == 0 { Act::Clear } else { Act::Sync },
+        };
+        let answers = ask(&connection, script, now, &[(key.0, sync)]).await;
+        let reply = book.apply(&sync, Micros(now));
+        assert_eq!(unpack(&answers[0], key.1), Ok(reply), "round {round}: {sync:?}");
+        let (head, records, _) = state(&connection, &[key]).await.remove(0);
+        assert_eq!(head.as_ref(), book.header(), "round {round}: {sync:?}");
+        assert_eq!(records, book.records(), "round {round}: {sync:?}");
+        said.hold += reply.grant;
+        if let Some(Header { meter: Meter::Window(Window::Log(log)), .. }) = head {
+            longest = longest.max(log.entries.len());
+        }
+    }
+    assert!(longest > 300, "{longest}");
 }

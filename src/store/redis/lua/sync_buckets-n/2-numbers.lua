@@ -56,3 +56,7 @@ local function wait(missing, rem, whole, part, period)
   return span
 end
 
+local function broken(what)
+  error({ err = "WRONGTYPE the " .. what .. " of this bucket is not ours" })
+end
+

@@ -3,6 +3,7 @@
 
 -- How far into its window a time is, when that began, and how long until it ends.
 local function elapsed(at, length, offset)
+  if offset == 0 then return fmod(at, length) end
   return fmod(fmod(at, length) + offset, length)
 end
 
@@ -19,17 +20,52 @@ local function least(a, b)
   return a < b and a or b
 end
 
+-- A log keeps its entries in pieces, each a field of its own: a long string is dear to make, and most messages only take
+-- from the first piece and add to the last. Pieces are read when they are needed.
+local function open_log(key, first, last, entries)
+  return { key = key, first = first, last = last, entries = entries, pieces = {}, changed = {}, gone = {} }
+end
+
+local function read_piece(log, number)
+  local piece = log.pieces[number]
+  if not piece then
+    piece = call("HGET", log.key, PIECE .. number)
+    if not piece or piece == "" or #piece % ENTRY_BYTES ~= 0 then broken("log") end
+    log.pieces[number] = piece
+  end
+  return piece
+end
+
+local function write_piece(log, number, piece)
+  log.pieces[number], log.changed[number], log.gone[number] = piece, true, nil
+end
+
+local function drop_piece(log, number)
+  log.pieces[number], log.changed[number], log.gone[number] = nil, nil, true
+end
+
+local function clear_log(log)
+  for number = log.first, log.last do drop_piece(log, number) end
+  log.first, log.entries = log.last + 1, 0
+end
+
 -- Lets what has left leave.
 local function advance(kind, current, last, log, at, now, length, offset)
   if kind == LOG then
-    local place, bytes = 1, #log
-    while place <= bytes do
-      local when, weight = unpack(ENTRY, log, place)
-      if now - when < length then break end
-      current, place = current - weight, place + ENTRY_BYTES
+    while log.first <= log.last do
+      local piece, place = read_piece(log, log.first), 1
+      while place < #piece do
+        local when, weight = unpack(ENTRY, piece, place)
+        if now - when < length then
+          if place > 1 then write_piece(log, log.first, sub(piece, place)) end
+          return current, 0, log
+        end
+        current, place, log.entries = current - weight, place + ENTRY_BYTES, log.entries - 1
+      end
+      drop_piece(log, log.first)
+      log.first = log.first + 1
     end
-    if place > bytes then return 0, 0, "" end
-    return current, 0, place > 1 and sub(log, place) or log
+    return 0, 0, log
   end
   if now - at >= ends_in(at, length, offset) then
     local next_one = now - elapsed(now, length, offset) == at + ends_in(at, length, offset)
@@ -47,6 +83,51 @@ local function counted(kind, current, last, now, length, offset)
   return current + part + (rest > 0 and 1 or 0)
 end
 
+-- Notes so much at `when` in a log.
+local function note(log, when, tokens)
+  local entry = pack(ENTRY, when, tokens)
+  -- Most often at the end: what ended in the past is the exception.
+  for number = log.last, log.first, -1 do
+    local piece = read_piece(log, number)
+    for place = #piece, 1, -ENTRY_BYTES do
+      local there, weight = unpack(ENTRY, piece, place - ENTRY_BYTES + 1)
+      if there == when then
+        entry = pack(ENTRY, when, weight + tokens)
+        return write_piece(log, number, sub(piece, 1, place - ENTRY_BYTES) .. entry .. sub(piece, place + 1))
+      end
+      if there < when then
+        log.entries = log.entries + 1
+        if number == log.last and place == #piece and place >= PIECE_BYTES then
+          log.last = log.last + 1
+          return write_piece(log, log.last, entry)
+        end
+        return write_piece(log, number, sub(piece, 1, place) .. entry .. sub(piece, place + 1))
+      end
+    end
+    if number == log.first then
+      log.entries = log.entries + 1
+      return write_piece(log, number, entry .. piece)
+    end
+  end
+  log.last, log.entries = log.first, 1
+  write_piece(log, log.last, entry)
+end
+
+-- Makes one entry of the two oldest.
+local function merge_oldest(log)
+  local piece = read_piece(log, log.first)
+  local _, oldest = unpack(ENTRY, piece)
+  piece = sub(piece, ENTRY_BYTES + 1)
+  if piece == "" then
+    drop_piece(log, log.first)
+    log.first = log.first + 1
+    piece = read_piece(log, log.first)
+  end
+  local when, weight = unpack(ENTRY, piece)
+  write_piece(log, log.first, pack(ENTRY, when, oldest + weight) .. sub(piece, ENTRY_BYTES + 1))
+  log.entries = log.entries - 1
+end
+
 -- Counts what was spent at `when`.
 local function add(kind, current, last, log, now, when, tokens, length, offset)
   if kind ~= LOG then
@@ -58,27 +139,13 @@ local function add(kind, current, last, log, now, when, tokens, length, offset)
     end
     return current, last, log
   end
-  if tokens > TOKENS_MAX - current then tokens = TOKENS_MAX - current end
+  tokens = least(tokens, TOKENS_MAX - current)
   local step = floor((length + 1023) / 1024)
   local over = fmod(when, step)
   if over > 0 then when = least(when + (step - over), NEVER) end
   if tokens == 0 or now - when >= length then return current, last, log end
-  -- Most often at the end: what ended in the past is the exception.
-  local place, after, weight = #log, false, 0
-  while place > 0 and not after do
-    local there, its = unpack(ENTRY, log, place - ENTRY_BYTES + 1)
-    if there <= when then
-      after = place
-      if there == when then after, weight = place - ENTRY_BYTES, its end
-    else
-      place = place - ENTRY_BYTES
-    end
-  end
-  log = sub(log, 1, after or 0) .. pack(ENTRY, when, weight + tokens) .. sub(log, place + 1)
-  if #log > ENTRIES_MAX * ENTRY_BYTES then
-    local _, oldest, there, its = unpack(TWO_ENTRIES, log)
-    log = pack(ENTRY, there, oldest + its) .. sub(log, 2 * ENTRY_BYTES + 1)
-  end
+  note(log, when, tokens)
+  if log.entries > ENTRIES_MAX then merge_oldest(log) end
   return current + tokens, last, log
 end
 
@@ -90,27 +157,46 @@ local function take_back(kind, current, log, now, fresh, tokens, length, offset)
     end
     return current, log
   end
-  if now - fresh >= length or tokens == 0 then return current, log end
-  local kept = {}
-  for place = 1, #log, ENTRY_BYTES do
-    local when, weight = unpack(ENTRY, log, place)
-    if when >= fresh then
-      local some = least(weight, tokens)
-      current, tokens, weight = current - some, tokens - some, weight - some
+  if now - fresh >= length or tokens == 0 or log.first > log.last then return current, log end
+  -- From the piece with the oldest of them on, all is written anew.
+  local from = log.last
+  while from > log.first and unpack(ENTRY, read_piece(log, from)) >= fresh do from = from - 1 end
+  local kept, number = {}, from
+  for old = from, log.last do
+    local piece = read_piece(log, old)
+    for place = 1, #piece, ENTRY_BYTES do
+      local when, weight = unpack(ENTRY, piece, place)
+      if when >= fresh then
+        local some = least(weight, tokens)
+        current, tokens, weight = current - some, tokens - some, weight - some
+      end
+      if weight > 0 then
+        kept[#kept + 1] = pack(ENTRY, when, weight)
+      else
+        log.entries = log.entries - 1
+      end
     end
-    if weight > 0 then kept[#kept + 1] = pack(ENTRY, when, weight) end
   end
-  return current, table.concat(kept)
+  local in_piece = PIECE_BYTES / ENTRY_BYTES
+  for i = 1, #kept, in_piece do
+    write_piece(log, number, table.concat(kept, "", i, least(i + in_piece - 1, #kept)))
+    number = number + 1
+  end
+  for old = number, log.last do drop_piece(log, old) end
+  log.last = number - 1
+  return current, log
 end
 
 -- All entries, so much earlier.
 local function shift_back(log, shift)
-  local moved = {}
-  for place = 1, #log, ENTRY_BYTES do
-    local when, weight = unpack(ENTRY, log, place)
-    moved[#moved + 1] = pack(ENTRY, when > shift and when - shift or 0, weight)
+  for number = log.first, log.last do
+    local piece, moved = read_piece(log, number), {}
+    for place = 1, #piece, ENTRY_BYTES do
+      local when, weight = unpack(ENTRY, piece, place)
+      moved[#moved + 1] = pack(ENTRY, when > shift and when - shift or 0, weight)
+    end
+    write_piece(log, number, table.concat(moved))
   end
-  return table.concat(moved)
 end
 
 -- Of a last window with this count, so much time may be left where no more than `room` of it counts.
@@ -123,12 +209,20 @@ end
 -- The time until at most `room` is counted.
 local function time_until(kind, current, last, log, now, room, length, offset)
   if kind == LOG then
-    local place, when, weight = 1, false, 0
-    while current > room and place <= #log do
-      when, weight = unpack(ENTRY, log, place)
-      current, place = current - weight, place + ENTRY_BYTES
+    if log.first > log.last or current <= room then return 0 end
+    if room <= 0 then -- the newest decides
+      local piece = read_piece(log, log.last)
+      return unpack(ENTRY, piece, #piece - ENTRY_BYTES + 1) - now + length
     end
-    return when and when - now + length or 0
+    for number = log.first, log.last do
+      local piece = read_piece(log, number)
+      for place = 1, #piece, ENTRY_BYTES do
+        local when, weight = unpack(ENTRY, piece, place)
+        current = current - weight
+        if current <= room then return when - now + length end
+      end
+    end
+    broken("log")
   end
   if counted(kind, current, last, now, length, offset) <= room then return 0 end
   local over = ends_in(now, length, offset)

@@ -1,7 +1,3 @@
-local function broken(what)
-  error({ err = "WRONGTYPE the " .. what .. " of this bucket is not ours" })
-end
-
 -- All records, as { instance -> table }.
 local function read_all(key)
   local flat, all = call("HGETALL", key), {}
@@ -35,20 +31,26 @@ local function note_others(key, all, forgotten, me)
   end
 end
 
+-- What the words say, and with it all pieces that changed, in one command; then without those that are gone.
+local function write_log(log, words)
+  for number in pairs(log.changed) do
+    words[#words + 1] = PIECE .. number
+    words[#words + 1] = log.pieces[number]
+  end
+  call(spread(words))
+  for number in pairs(log.gone) do call("HDEL", log.key, PIECE .. number) end
+end
+
 -- The last time to live, as text: the same for most buckets of a batch, and dear to format.
 local ttl_said, ttl_text
-
-local function expire(key, ttl)
-  if ttl ~= ttl_said then ttl_said, ttl_text = ttl, format("%d", ttl) end
-  call("PEXPIRE", key, ttl_text)
-end
 
 -- The rest of an answer, which most token buckets do not need: what it adds to the outcome, and what follows.
 local function rest_of(kind, now, blocked, delay, length, offset, newer, revision, whole, part, period, burst)
   local outcome, rest = blocked > 0 and 16 or 0, ""
   if kind == FIXED then
     outcome = outcome + 32
-    rest = pack(WINDOW, start_of(now, length, offset), ends_in(now, length, offset))
+    local into = elapsed(now, length, offset)
+    rest = pack(WINDOW, now > into and now - into or 0, length - into)
   elseif delay > 0 then
     outcome, rest = outcome + 64, pack(DELAY, delay)
   end
@@ -76,21 +78,19 @@ local function apply(key, message, raw)
 
   -- What is there.
   local wipe, header, record = false, false, false
-  local got = kind == LOG and redis.pcall("HMGET", key, "h", me, "l") or redis.pcall("HMGET", key, "h", me)
+  local got = redis.pcall("HMGET", key, "h", me)
   if got.err then
     -- An empty string is nothing, as it is where a key is read while it expires.
     local kind = call("TYPE", key)
     if (kind.ok or kind) ~= "string" or call("STRLEN", key) ~= 0 then error({ err = got.err }) end
     wipe = true
   else
-    header, record, log = got[1], got[2], got[3]
+    header, record = got[1], got[2]
     if not header or header == "" then
       wipe = header == "" or call("EXISTS", key) == 1
-      header, record, log = false, false, false
+      header, record = false, false
     end
   end
-  local log_before = log
-  if kind == LOG and not log then log = "" end
 
   local version, tokens, rem, at, out, all_demand, earliest, latest, own_generation, policy_done
   local own_revision, own_whole, own_part, own_period, own_burst, own_length, own_offset
@@ -103,17 +103,24 @@ local function apply(key, message, raw)
   end
   local shift = 0
   if header then
-    local bytes = windowed and HEADER_BYTES + FRAME_BYTES or HEADER_BYTES
+    local bytes = HEADER_BYTES
+    if windowed then bytes = bytes + FRAME_BYTES + (kind == LOG and PIECES_BYTES or 0) end
     if #header ~= bytes and #header ~= bytes + BLOCK_BYTES then broken("header") end
     version, tokens, rem, at, out, all_demand, earliest, latest, own_generation, policy_done, own_revision, own_whole,
       own_part, own_period, own_burst, place = unpack(HEADER, header)
     if windowed then own_length, own_offset, place = unpack(FRAME, header, place) end
+    if kind == LOG then
+      local first, last, entries
+      first, last, entries, place = unpack(PIECES, header, place)
+      if not (first >= 1 and last >= first - 1 and last <= first + ENTRIES_MAX and entries >= 0) then broken("header") end
+      log = open_log(key, first, last, entries)
+    end
     if #header > bytes then blocked = unpack(BLOCK, header, place) end
     -- (Comparisons with what is no number are false.)
     if version ~= VERSION + 16 * kind or not (own_period >= 1 and own_burst >= 1 and rem >= 0
       and (rem < own_period or windowed) and at >= 0 and tokens <= NEVER and tokens >= -NEVER) then broken("header") end
     if windowed and not (own_length >= 1 and own_offset >= 0 and own_offset < own_length and rem <= NEVER
-      and tokens >= 0 and (kind ~= LOG or #log % ENTRY_BYTES == 0)) then broken("header") end
+      and tokens >= 0) then broken("header") end
     -- A little behind is jitter, and waits; more is a step back, and everything dated moves along.
     if at > raw then
       if at - raw <= JITTER_MAX then now = at else shift = at - raw end
@@ -133,7 +140,7 @@ local function apply(key, message, raw)
       if r_end then r_end = r_end > shift and r_end - shift or 0 end
       at, latest = now, latest > shift and latest - shift or 0
       blocked = blocked > shift and blocked - shift or 0
-      if kind == LOG then log = shift_back(log, shift) end
+      if log then shift_back(log, shift) end
       if earliest < NEVER then earliest = earliest > shift and earliest - shift or 0 end
     end
     if revision >= own_revision then
@@ -146,6 +153,7 @@ local function apply(key, message, raw)
   else
     tokens, rem, at, out, all_demand, earliest, latest = burst, 0, now, 0, 0, NEVER, 0
     own_generation, policy_done, own_revision = draw, 0, revision
+    if kind == LOG then log = open_log(key, 1, 0, 0) end
     if windowed then tokens = 0 elseif kind == QUEUE then tokens = 1 end
   end
   -- A queue holds one token at most, and may owe as many as may wait.
@@ -262,7 +270,7 @@ local function apply(key, message, raw)
       if order < 0 then
         if windowed then tokens = 0 else tokens = room end
         rem, order = 0, 0
-        if log then log = "" end
+        if log then clear_log(log) end
       end
       blocked = least(now + order, NEVER)
       if blocked <= now then blocked = 0 end
@@ -298,11 +306,12 @@ local function apply(key, message, raw)
       local bytes = pack(HEADER, VERSION + 16 * kind, tokens, rem, at, out, all_demand, earliest, latest, own_generation,
         policy_done, own_revision, whole, part, period, burst)
       if windowed then bytes = bytes .. pack(FRAME, length, offset) end
+      if log then bytes = bytes .. pack(PIECES, log.first, log.last, log.entries) end
       if blocked > 0 then bytes = bytes .. pack(BLOCK, blocked) end
       if wipe then call("DEL", key) end
-      if log then call("HSET", key, "h", bytes, "l", log) else call("HSET", key, "h", bytes) end
+      if log then write_log(log, { "HSET", key, "h", bytes }) else call("HSET", key, "h", bytes) end
       if all then note_others(key, all, forgotten) end
-      expire(key, ttl)
+      call("PEXPIRE", key, format("%d", ttl))
     end
     local outcome, rest =
       rest_of(kind, now, blocked, delay, length, offset, newer, own_revision, whole, part, period, burst)
@@ -411,8 +420,9 @@ local function apply(key, message, raw)
 
   -- Note it.
   local r_new_end = now + span < NEVER and now + span or NEVER
-  if kind == FIXED and r_new_end - now > ends_in(now, length, offset) then
-    r_new_end = now + ends_in(now, length, offset) -- with its window at the latest
+  if kind == FIXED then
+    local over = ends_in(now, length, offset)
+    if r_new_end - now > over then r_new_end = now + over end -- with its window at the latest
   end
   local next_look = now + LOOK_EVERY > r_new_end and now + LOOK_EVERY or r_new_end
   if next_look < earliest then earliest = next_look end
@@ -431,17 +441,15 @@ local function apply(key, message, raw)
   header = pack(HEADER, VERSION + 16 * kind, tokens, rem, at, out, all_demand, earliest, latest, own_generation,
     policy_done, own_revision, whole, part, period, burst)
   if windowed then header = header .. pack(FRAME, length, offset) end
+  if log then header = header .. pack(PIECES, log.first, log.last, log.entries) end
   if blocked > 0 then header = header .. pack(BLOCK, blocked) end
   record = pack(RECORD, VERSION, epoch, seq, used, hold + grant, r_new_end, demand, debt, outage, born)
   if wipe then call("DEL", key) end
   -- All in one command: it is refused as a whole, before anything is written.
-  if kind == LOG and log ~= log_before then
-    call("HSET", key, "h", header, me, record, "l", log)
-  else
-    call("HSET", key, "h", header, me, record)
-  end
+  if log then write_log(log, { "HSET", key, "h", header, me, record }) else call("HSET", key, "h", header, me, record) end
   if all then note_others(key, all, forgotten, me) end
-  expire(key, ttl)
+  if ttl ~= ttl_said then ttl_said, ttl_text = ttl, format("%d", ttl) end
+  call("PEXPIRE", key, ttl_text)
 
   local retry_after = 0
   if blocked > 0 then

@@ -8,7 +8,7 @@ use crate::time::Micros;
 
 /// Tokens taken and not refunded, the most that may come back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(crate) struct Taken {
     young: u64,
     /// All of `young` was taken at this time or later, on the gate's clock; of `old` likewise.
     young_from: Micros,
@@ -17,18 +17,18 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    pub(super) fn new(now: Micros) -> Taken {
+    pub(crate) fn new(now: Micros) -> Taken {
         Taken { young: 0, young_from: now, old: 0, old_from: now }
     }
 
     /// Counts tokens that were taken since the last call of [`turn`](Taken::turn) at the earliest.
-    pub(super) fn add(&mut self, tokens: u64) {
+    pub(crate) fn add(&mut self, tokens: u64) {
         self.young = self.young.saturating_add(tokens);
     }
 
     /// Begins a new span where it is time to. All that was taken before `now` has been added. A `window` of zero: there
     /// are no spans.
-    pub(super) fn turn(&mut self, window: Micros, now: Micros) {
+    pub(crate) fn turn(&mut self, window: Micros, now: Micros) {
         if window == Micros::ZERO {
             return;
         }
@@ -43,8 +43,13 @@ impl Taken {
         }
     }
 
+    /// Since when all that it knows was taken.
+    pub(crate) fn since(&self) -> Micros {
+        if self.old > 0 { self.old_from } else { self.young_from }
+    }
+
     /// Takes out up to so many tokens, the youngest first: how many, and since when they were taken.
-    pub(super) fn refund(&mut self, tokens: u64) -> (u64, Micros) {
+    pub(crate) fn refund(&mut self, tokens: u64) -> (u64, Micros) {
         let young = tokens.min(self.young);
         let old = (tokens - young).min(self.old);
         self.young -= young;

@@ -1,0 +1,49 @@
+//! Which seeds are tried, and what is said of one that fails.
+
+use std::{
+    env,
+    io::{Write, stderr},
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// The seeds of a test that tries `count` of them unless told otherwise.
+fn seeds(count: u64) -> Range<u64> {
+    match (number("TOLLGATE_SEED"), number("TOLLGATE_SEEDS")) {
+        (Some(one), _) => one..one + 1,
+        (None, Some(times)) => 0..count.saturating_mul(times),
+        (None, None) => 0..count,
+    }
+}
+
+/// Tries `what` with each seed; the first that fails is told with the line that tries it again.
+///
+/// `test` is the test's own name. Returns how many seeds were tried.
+#[track_caller]
+pub(crate) fn each(test: &str, count: u64, mut what: impl FnMut(u64) -> Result<(), String>) -> u64 {
+    let seeds = seeds(count);
+    let (start, mut told) = (Instant::now(), Instant::now());
+    for seed in seeds.clone() {
+        if let Err(why) = what(seed) {
+            panic!(
+                "seed {seed}: {why}\n  again: TOLLGATE_SEED={seed} cargo test --all-features --test guarantees {test}"
+            );
+        }
+        if told.elapsed() > Duration::from_secs(10) {
+            told = Instant::now();
+            let (done, all) = (seed - seeds.start + 1, seeds.end - seeds.start);
+            // Past the harness, which would keep it for the end.
+            let _ = writeln!(stderr(), "{test}: {done} of {all} seeds in {:.0} s", start.elapsed().as_secs_f64());
+        }
+    }
+    seeds.end - seeds.start
+}
+
+/// Whether all seeds are tried, so that sums over them mean something.
+pub(crate) fn all_are_tried() -> bool {
+    number("TOLLGATE_SEED").is_none()
+}
