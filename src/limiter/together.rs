@@ -118,13 +118,22 @@ impl Part<'_> {
         self.said = Some(self.setup.spoken(said));
     }
 
+    /// Whom to ask, if somebody has to be: a `Buffered` key that nobody has asked for before has an allowance.
+    fn first(&mut self) -> Option<Arc<Cell>> {
+        let (Hand::Ask(cell), Way::Shared { driver, .. }) = (&self.hand, &self.setup.way) else { return None };
+        match self.setup.first_of(cell.clone(), self.cost) {
+            Step::Ask(cell) => Some(cell),
+            Step::Done(said) => {
+                driver.tier().call(cell); // to take charge of it
+                self.told(said);
+                None
+            }
+        }
+    }
+
     /// Asks for somebody who cannot wait.
     fn ask_now(&mut self) {
-        let Hand::Ask(cell) = &self.hand else { return };
-        let cell = match self.setup.first_of(cell.clone(), self.cost) {
-            Step::Done(said) => return self.told(said),
-            Step::Ask(cell) => cell,
-        };
+        let Some(cell) = self.first() else { return };
         self.hand = Hand::Empty;
         self.said = Some(self.setup.spoken(match self.setup.terms.mode {
             Mode::Exact => self.setup.exact_now(&self.key, self.cost),
@@ -254,15 +263,10 @@ type Asked = Pin<Box<dyn Future<Output = Decision> + Send>>;
 async fn ask(parts: &mut [Part<'_>]) {
     let mut open: Vec<(usize, Asked)> = Vec::new();
     for (at, part) in parts.iter_mut().enumerate() {
-        if let Hand::Ask(cell) = &part.hand {
+        if let Some(cell) = part.first() {
             let (setup, cost) = (part.setup.clone(), part.cost);
-            match setup.first_of(cell.clone(), cost) {
-                Step::Done(said) => part.told(said),
-                Step::Ask(cell) => {
-                    part.hand = Hand::Empty;
-                    open.push((at, Box::pin(async move { setup.ask(cell, cost).await })));
-                }
-            }
+            part.hand = Hand::Empty;
+            open.push((at, Box::pin(async move { setup.ask(cell, cost).await })));
         }
     }
     poll_fn(|context| {
