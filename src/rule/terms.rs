@@ -3,9 +3,12 @@
 //! The only way to have [`Terms`] is [`Rule::check`]. An error names the rule, the field, what was given
 //! and what is allowed.
 
-use super::model::{Abandoned, Cold, Constant, Mode, Outage, Rule};
+use super::{
+    model::{Abandoned, Cold, Constant, Mode, Outage, Rule},
+    plain::Template,
+};
 use crate::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Frame},
     error::{Error, ErrorKind},
     lease::{Lost, Numbers},
     rate::Rate,
@@ -51,6 +54,8 @@ pub(crate) struct Terms {
     pub(crate) shadow: bool,
     /// Revision, rate and burst.
     pub(crate) numbers: Numbers,
+    /// The layout of its keys, where it counts on plain ones; only fixed windows in `Exact` mode do.
+    pub(crate) plain: Option<Template>,
     /// Who decides.
     pub(crate) mode: Mode,
     /// What a check gets while the authority is away.
@@ -172,6 +177,7 @@ impl Rule {
             constant: self.constant,
             shadow: self.shadow,
             numbers: Numbers { revision: self.revision, algorithm: self.algorithm, rate, burst, window, offset },
+            plain: self.template(name, Frame::new(window, offset))?,
             mode: self.mode,
             outage: self.outage,
             overload: self.overload,
@@ -201,6 +207,24 @@ impl Rule {
             return Err(fault(name, "mode", what));
         }
         Ok(())
+    }
+
+    /// The layout of plain keys, where the rule has one.
+    fn template(&self, name: &str, frame: Frame) -> Result<Option<Template>, Fault> {
+        let Some(text) = &self.plain_key else { return Ok(None) };
+        if self.algorithm != Algorithm::FixedWindow {
+            let what = "a plain key is one number that counts one window: for fixed windows alone";
+            return Err(fault(name, "plain_key", what));
+        }
+        if self.mode != Mode::Exact {
+            let what = format!(
+                "nothing can be lent from a number on which other programs count, nor reported to it afterwards: `Exact`, \
+                 not `{:?}`",
+                self.mode
+            );
+            return Err(fault(name, "plain_key", &what));
+        }
+        Template::new(text, frame).map(Some).map_err(|what| fault(name, "plain_key", &what))
     }
 
     /// The length of its windows, and by how much they begin before a multiple of that.
@@ -307,6 +331,7 @@ mod tests {
             constant: None,
             shadow: false,
             numbers: Numbers::bucket(0, rate, 100),
+            plain: None,
             mode: Mode::Leased,
             outage: Outage::Share,
             overload: Outage::Share,
