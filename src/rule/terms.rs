@@ -410,6 +410,14 @@ mod tests {
             (fair().lease_ttl(SECOND).horizon(2 * SECOND), "horizon"),
             (fair().cadence(Duration::from_micros(999)), "cadence"),
             (fair().cadence(Duration::from_millis(1_001)), "cadence"),
+            (fair().mode(Mode::Exact).plain_key("{key}"), "plain_key"),
+            (Rule::sliding_log(1, SECOND).mode(Mode::Exact).plain_key("{key}"), "plain_key"),
+            (Rule::deny_all().plain_key("{key}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND).plain_key("{key}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND).mode(Mode::Local).plain_key("{key}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND).mode(Mode::Buffered).plain_key("{key}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND).mode(Mode::Exact).plain_key("{index}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND / 2).mode(Mode::Exact).plain_key("{key}:{start}"), "plain_key"),
         ];
         for (rule, field) in table {
             let message = refused("login", rule, field);
@@ -430,6 +438,17 @@ mod tests {
         ] {
             assert!(rule.check("api").is_ok(), "{rule:?} {:?}", rule.check("api"));
         }
+    }
+
+    #[test]
+    fn only_a_fixed_window_in_exact_mode_has_plain_keys_and_others_are_told_why() {
+        let fixed = Rule::fixed_window(5, SECOND).plain_key("rate:{key}:{index}");
+        let terms = fixed.clone().mode(Mode::Exact).check("api").expect("a fair rule");
+        assert!(terms.plain.is_some_and(Template::is_dated));
+        let message = refused("api", &fixed, "plain_key");
+        assert!(message.contains("`Exact`, not `Leased`"), "{message}");
+        let message = refused("api", &fair().plain_key("rate:{key}"), "plain_key");
+        assert!(message.contains("fixed windows alone"), "{message}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod edges;
 mod link;
 mod message;
 mod orders;
+mod plain;
 mod rules;
 mod turn;
 mod visit;
@@ -17,6 +18,7 @@ mod window;
 
 pub(crate) use driver::Driver;
 pub(crate) use orders::Order;
+pub(crate) use plain::Ask;
 // A world of virtual time drives engines without the driver.
 pub(crate) use turn::Settings;
 pub(crate) use waiter::{Answer, Ticket};
