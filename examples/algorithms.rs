@@ -35,41 +35,34 @@ const SPAN: Duration = Duration::from_secs(6);
 const BAR: u64 = 50_000;
 
 /// One algorithm's way through the traffic.
-pub struct Course {
+#[derive(Debug)]
+pub(crate) struct Course {
     /// What it is called.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Requests that were made.
-    pub offered: u64,
+    pub(crate) offered: u64,
     /// What was admitted, by time. For the queue: by the time to leave.
-    pub trace: Vec<Admission>,
+    pub(crate) trace: Vec<Admission>,
     /// Questions to the authority, a second and gateway.
-    pub syncs: f64,
+    pub(crate) syncs: f64,
 }
 
 impl Course {
     /// Requests that were admitted.
-    pub fn admitted(&self) -> u64 {
+    pub(crate) fn admitted(&self) -> u64 {
         self.trace.iter().map(|a| a.cost).sum()
     }
 
-    /// After each admission: when it was, and how many there had been in the second up to it.
-    pub fn last_second(&self) -> Vec<(f64, u64)> {
-        let (mut sum, mut first) = (0, 0);
-        let mut course = Vec::with_capacity(self.trace.len());
-        for one in &self.trace {
-            sum += one.cost;
-            while self.trace[first].after.0 + 1_000_000 <= one.after.0 {
-                sum -= self.trace[first].cost;
-                first += 1;
-            }
-            course.push((one.after.as_secs_f64(), sum));
-        }
-        course
+    /// What was admitted in the second up to this time, in µs.
+    fn last_second(&self, at: u64) -> u64 {
+        let within = |one: &&Admission| one.after.0 <= at && one.after.0 + 1_000_000 > at;
+        self.trace.iter().filter(within).map(|one| one.cost).sum()
     }
 
     /// The most that were admitted in any span of a second.
-    pub fn peak(&self) -> u64 {
-        self.last_second().iter().map(|(_, sum)| *sum).max().unwrap_or(0)
+    pub(crate) fn peak(&self) -> u64 {
+        // Such a span ends with an admission.
+        self.trace.iter().map(|one| self.last_second(one.after.0)).max().unwrap_or(0)
     }
 
     /// What was admitted in each bar of time.
@@ -90,7 +83,7 @@ fn traffic() -> Traffic {
 }
 
 /// Lets the traffic through each algorithm.
-pub fn courses(seed: u64) -> Result<Vec<Course>, tollgate::Error> {
+pub(crate) fn courses(seed: u64) -> Result<Vec<Course>, tollgate::Error> {
     let rules = [
         ("token bucket", Rule::token_bucket(LIMIT, SECOND)),
         ("leaky bucket", Rule::leaky_bucket(LIMIT, SECOND)),
@@ -134,25 +127,19 @@ fn draw_bars(courses: &[Course], path: &Path) -> Result<(), Box<dyn Error>> {
 
 /// What each algorithm admitted in the second up to each moment.
 fn draw_last_second(courses: &[Course], path: &Path) -> Result<(), Box<dyn Error>> {
-    let root = SVGBackend::new(path, (800, 420)).into_drawing_area();
+    let root = SVGBackend::new(path, (800, 480)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
         .margin(8)
         .caption("admitted in the last second, where 100 a second are allowed", ("sans-serif", 16))
         .x_label_area_size(24)
         .y_label_area_size(36)
-        .build_cartesian_2d(0.0..SPAN.as_secs_f64(), 0.0..220.0)?;
+        .build_cartesian_2d(0.0..SPAN.as_secs_f64(), 0.0..330.0)?;
     chart.configure_mesh().light_line_style(TRANSPARENT).x_desc("seconds").draw()?;
     for (n, course) in courses.iter().enumerate() {
         let colour = Palette99::pick(n).to_rgba();
-        let mut line: Vec<(f64, f64)> = Vec::new();
-        for (at, sum) in course.last_second() {
-            match line.last_mut() {
-                // A burst is one step: the last of one moment counts.
-                Some(last) if at - last.0 < 0.01 => *last = (last.0, sum as f64),
-                _ => line.push((at, sum as f64)),
-            }
-        }
+        let moments = (0..=SPAN.as_micros() as u64).step_by(20_000);
+        let line = moments.map(|at| (at as f64 / 1e6, course.last_second(at) as f64));
         chart
             .draw_series(LineSeries::new(line, colour.stroke_width(2)))?
             .label(format!("{}, at most {}", course.name, course.peak()))
@@ -169,7 +156,7 @@ fn draw_last_second(courses: &[Course], path: &Path) -> Result<(), Box<dyn Error
 }
 
 /// Writes both plots into a folder.
-pub fn draw(courses: &[Course], out: &Path) -> Result<(), Box<dyn Error>> {
+pub(crate) fn draw(courses: &[Course], out: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(out)?;
     draw_bars(courses, &out.join("admitted.svg"))?;
     draw_last_second(courses, &out.join("last-second.svg"))

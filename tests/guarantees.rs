@@ -14,8 +14,6 @@ mod exceptions;
 mod planted;
 #[path = "guarantees/seeds.rs"]
 mod seeds;
-#[path = "guarantees/survey.rs"]
-mod survey;
 #[path = "guarantees/usage.rs"]
 mod usage;
 #[path = "guarantees/worlds.rs"]

@@ -140,6 +140,8 @@ async fn a_queue_says_how_long_to_wait() {
             assert!(delay.abs_diff(360 * nth) <= 1, "{mode:?}: {delays:?}");
         }
         assert!(!limiter.check("k").await.is_allowed(), "{mode:?}: three may wait");
+        assert!(limiter.check_n("all", 4).await.is_allowed(), "{mode:?}: one leaves at once and three wait");
+        assert!(limiter.check_n("all", 5).await.is_never(), "{mode:?}");
     }
 }
 

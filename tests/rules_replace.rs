@@ -117,13 +117,14 @@ async fn a_raised_limit_helps_those_who_were_refused() {
     assert_eq!((allowed, passed(&limiter, "a").await), (10, 10));
 }
 
-/// The same with windows in the authority, each of which counts what passed.
+/// The same with windows, which count what passed.
 #[tokio::test]
 async fn a_raised_window_lets_the_difference_pass() {
     // Its edge is as good as never near.
     let window = Duration::from_secs(300 * 86_400);
-    for kind in [Rule::fixed_window, Rule::sliding_log, Rule::sliding_counter] {
-        let rule = |limit| one(kind(limit, window).mode(Mode::Exact).deadline(5 * SECOND));
+    let kinds = [Rule::fixed_window, Rule::sliding_log, Rule::sliding_counter];
+    for (kind, mode) in kinds.into_iter().flat_map(|kind| [(kind, Mode::Exact), (kind, Mode::Local)]) {
+        let rule = |limit| one(kind(limit, window).mode(mode).deadline(5 * SECOND));
         let gate = Tollgate::builder().rules(rule(10)).build().await.expect("a fair rule");
         let limiter = gate.limiter("r").expect("its rule");
         let mut allowed = 0;

@@ -111,7 +111,7 @@ mod tests {
             assert!(length / step <= 1_024, "{length}");
             for at in [0, 1, 999, 12_345_678, 1_780_000_000_123_457] {
                 let noted = frame.slot(Micros(at)).0;
-                assert!(noted >= at && noted < at + step && noted % step == 0, "{length} {at}");
+                assert!(noted >= at && noted < at + step && noted.is_multiple_of(step), "{length} {at}");
             }
         }
     }

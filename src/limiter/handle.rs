@@ -281,7 +281,7 @@ impl Setup {
     #[inline]
     fn first(&self, key: &Key<'_>, cost: u64) -> Step {
         match &self.way {
-            Way::Shared { driver, .. } if cost <= self.terms.numbers.burst => match self.terms.mode {
+            Way::Shared { driver, .. } if cost <= self.terms.cost_max() => match self.terms.mode {
                 Mode::Exact => match driver.tier().cell(self.rule, key) {
                     Ok(cell) => Step::Ask(cell),
                     Err(_) => Step::Done(self.uncounted_saturated()),
@@ -341,6 +341,8 @@ impl Setup {
         {
             if cell.take_first(cost, self.terms.ahead(driver.members().unwrap_or(1))) {
                 count(&self.tallies.cold_allowed);
+                // Whoever came here without a check of the tier has told nobody yet.
+                driver.tier().call(&cell);
                 return Step::Done(self.allowed(0, Source::Lease));
             }
             // An engine has taken charge meanwhile: what is left of the allowance lies in the pool now.
@@ -376,7 +378,7 @@ impl Setup {
     #[cold]
     pub(super) fn exact_now(&self, key: &Key<'_>, cost: u64) -> Decision {
         let Way::Shared { driver, .. } = &self.way else { return self.never(Source::Local) };
-        if cost > self.terms.numbers.burst {
+        if cost > self.terms.cost_max() {
             count(&self.tallies.never);
             return self.never(Source::Lease);
         }
@@ -528,7 +530,9 @@ impl Setup {
         if let Some(template) = self.terms.plain {
             return Ok((self.look_ticket(driver, template, key), 0));
         }
-        let hold = driver.tier().find(self.rule, key).map_or(0, |cell| cell.look().hold);
+        // What a `Buffered` instance gave itself was never taken from the authority, so it is free there as well.
+        let lent = self.terms.mode != Mode::Buffered;
+        let hold = driver.tier().find(self.rule, key).filter(|_| lent).map_or(0, |cell| cell.look().hold);
         let deadline = self.clock.now().plus(self.terms.deadline);
         Ok((driver.peek(self.rule, (key.bytes().into(), key.is_digest()), 1, deadline), hold))
     }

@@ -85,7 +85,7 @@ impl Part<'_> {
                 }
                 (said, _) => (Hand::Empty, Some(setup.governed(said))),
             },
-            Way::Shared { .. } if self.cost > setup.terms.numbers.burst => {
+            Way::Shared { .. } if self.cost > setup.terms.cost_max() => {
                 count(&setup.tallies.never);
                 (Hand::Empty, Some(setup.never(Source::Lease)))
             }

@@ -88,6 +88,14 @@ impl Terms {
         self.numbers.algorithm.kind()
     }
 
+    /// The most that one request can ever get: the burst, and in a queue the place of who leaves at once as well.
+    pub(crate) const fn cost_max(&self) -> u64 {
+        match self.numbers.algorithm {
+            Algorithm::LeakyQueue => self.numbers.burst.saturating_add(1),
+            _ => self.numbers.burst,
+        }
+    }
+
     /// How many tokens a `Buffered` instance may be ahead of the authority, where so many share the limit.
     pub(crate) fn ahead(&self, members: u32) -> u64 {
         self.delta_max.unwrap_or_else(|| (self.numbers.burst / 10 / u64::from(members.max(1))).max(1))

@@ -100,8 +100,9 @@ impl Central {
         if let State::Queue { next, count, period, .. } = &mut self.state {
             let at = i128::from(moment.at.0) * *count;
             let early = *next - at;
-            // Told in whole microseconds, rounded up: it may have been up to one sooner.
-            *next = (at - *count + 1).max(*next) + i128::from(cost) * *period;
+            // Told as a wait and a place behind others, each in whole microseconds, rounded up: it may have been up to
+            // two sooner.
+            *next = (at - 2 * *count + 1).max(*next) + i128::from(cost) * *period;
             return early;
         }
         let room = self.room(moment);

@@ -216,7 +216,8 @@ impl Engine {
             debt: Total { sum: debt, acked: bucket.debt_acked },
             outage: Total { sum: outage, acked: bucket.outage_acked },
             window,
-            fresh: bucket.fresh,
+            // Only while something is given back: a log then takes for spent what it has no word of.
+            fresh: if bucket.refunded > bucket.refunded_acked { bucket.fresh } else { Micros::ZERO },
             ..Engine::blank_of(&self.settings, &terms)
         };
         let asked = Asked::Bucket { index, epoch: bucket.epoch, seq: bucket.seq };

@@ -36,6 +36,8 @@ impl Bucket {
         let open = self.open.take();
         self.renew_epoch(epoch);
         self.open = open;
+        self.granted = 0;
+        self.spent = 0;
         let untold = self.begin_series(epoch);
         self.taken = Taken::new(now);
         (self.refunded, self.refunded_acked) = (0, 0);
@@ -110,7 +112,7 @@ impl Engine {
         let mut expired = 0;
         let mut fits = true;
         if bucket.window != Micros::ZERO && bucket.window < reply.window {
-            if open.window == Micros::ZERO {
+            if open.window == Micros::ZERO && bucket.mode != Mode::Buffered {
                 // It told nothing of the old window, so what it was lent is of the new one.
                 expired = bucket.begin_series(epoch);
             } else {

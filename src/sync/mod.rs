@@ -2,6 +2,7 @@
 
 mod ahead;
 mod answers;
+mod books;
 mod bucket;
 mod dispatch;
 mod driver;

@@ -316,13 +316,17 @@ impl Engine {
 
     fn refund(&mut self, cell: &Arc<Cell>, tokens: u64, now: Micros) {
         let Some(index) = self.bucket_of(cell, now) else { return };
-        let queued = self.rules.terms(cell.rule()).is_some_and(|t| t.numbers.algorithm == Algorithm::LeakyQueue);
+        let algorithm = self.rules.terms(cell.rule()).map(|terms| terms.numbers.algorithm);
+        let queued = algorithm == Some(Algorithm::LeakyQueue);
         if let Some(bucket) = self.buckets[index as usize].as_deref_mut().filter(|_| !queued) {
             bucket.look(now);
             // What was never taken here cannot come back.
             let (tokens, since) = bucket.taken.refund(tokens);
             let there = Engine::fresh(&self.road, bucket, since);
-            bucket.give_in(tokens, there);
+            // What was taken at nobody knows what time may have left its window already.
+            if there != Micros::ZERO || !algorithm.is_some_and(Algorithm::is_window) {
+                bucket.give_in(tokens, there);
+            }
         }
         self.visit(index, now);
     }

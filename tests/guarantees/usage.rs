@@ -25,7 +25,7 @@ fn roomy(kind: Kind, mode: Mode, rate: u64) -> Rule {
 
 fn busy(kind: Kind, mode: Mode, seed: u64, instances: usize, weights: &[f64]) -> Result<Report, String> {
     let mut rng = Rng::with_seed(seed);
-    let rate = rng.u64(1_000..20_000);
+    let rate = rng.u64(1_000..8_000);
     let world = World::builder()
         .instances(instances)
         .rule(roomy(kind, mode, rate))
@@ -41,7 +41,7 @@ fn busy(kind: Kind, mode: Mode, seed: u64, instances: usize, weights: &[f64]) ->
 fn at_saturation_nearly_all_of_the_limit_is_used() {
     for &(kind, mode) in SHARED {
         for instances in [4, 16] {
-            seeds::each("at_saturation_nearly_all_of_the_limit_is_used", 10, |seed| {
+            seeds::each("at_saturation_nearly_all_of_the_limit_is_used", 6, |seed| {
                 let report = busy(kind, mode, seed, instances, &[])?;
                 let used = report.used();
                 if used >= 0.97 { Ok(()) } else { Err(format!("{kind:?} {mode:?}: {used:.4} used: {report}")) }
@@ -54,7 +54,7 @@ fn at_saturation_nearly_all_of_the_limit_is_used() {
 fn everybody_gets_the_same_part_of_what_it_asks_for() {
     for &(kind, mode) in SHARED {
         for (instances, weights) in [(4, &[1.0][..]), (16, &[1.0]), (2, &[10.0, 1.0]), (4, &[10.0, 10.0, 1.0, 1.0])] {
-            seeds::each("everybody_gets_the_same_part_of_what_it_asks_for", 6, |seed| {
+            seeds::each("everybody_gets_the_same_part_of_what_it_asks_for", 4, |seed| {
                 let report = busy(kind, mode, seed, instances, weights)?;
                 let fair = report.fairness();
                 if fair >= 0.95 { Ok(()) } else { Err(format!("{kind:?} {mode:?} {weights:?}: {fair:.3}: {report}")) }

@@ -49,7 +49,7 @@ fn world_of(algorithm: Algorithm, mode: Mode, seed: u64) -> u64 {
 
 fn worlds(algorithm: Algorithm, mode: Mode) {
     let admitted: u64 = (0..25).map(|seed| world_of(algorithm, mode, seed)).sum();
-    assert!(admitted > 1_000, "only {admitted} in all: nothing was tried");
+    assert!(admitted > 500, "only {admitted} in all: nothing was tried");
 }
 
 #[test]

@@ -319,3 +319,19 @@ fn requests_of_one_sync_leave_a_queue_one_interval_apart() {
     assert_eq!(delays[0], Micros::ZERO);
     assert!(delays[2..].windows(2).all(|two| two[1].minus(two[0]) == Micros(10_000)), "{delays:?}");
 }
+
+// An answer that is too late to be used leaves what was spent owed, and gives no second allowance.
+#[test]
+fn an_answer_after_the_lease_s_life_makes_no_debt_undone() {
+    let slow = Rule::token_bucket(1, Duration::from_secs(3_600)).burst(10).mode(Mode::Buffered).delta_max(5);
+    let mut world = World::new(1, &[slow.lease_ttl(Duration::from_millis(500))]);
+    world.half_trip = Micros::from_millis(400);
+    assert_eq!(world.passed(0, 5), 5);
+    world.run(Micros::from_secs(3));
+    world.half_trip = Micros(300);
+    for _ in 0..20 {
+        _ = world.passed(0, 20);
+        world.run(Micros::from_millis(500));
+    }
+    assert!((10..=15).contains(&world.admitted()), "{}", world.admitted());
+}

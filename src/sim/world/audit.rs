@@ -17,8 +17,8 @@ pub(super) struct Audit {
     /// The first message that the authority took, and the last.
     first: Option<Micros>,
     last: Micros,
-    /// What each sender had told of use, in which of its epochs.
-    told: HashMap<u64, (u64, i64)>,
+    /// What each sender had told of use, in which of its epochs, and what it was lent then.
+    told: HashMap<u64, (u64, i64, u64)>,
     /// Spent as far as the authority was told.
     spent: i128,
     unbalanced: Option<Micros>,
@@ -50,9 +50,10 @@ impl Audit {
     ) {
         let Some(after) = after.filter(|_| reply.outcome == Outcome::Applied) else { return };
         let given = i128::from(reply.given) * i128::from(sync.need.cost);
-        let told = self.told.entry(sync.instance.0).or_insert((sync.epoch, 0));
-        let used = if told.0 == sync.epoch { sync.used - told.1 } else { sync.used };
-        *told = (sync.epoch, sync.used);
+        let told = self.told.entry(sync.instance.0).or_insert((sync.epoch, 0, 0));
+        // A sender that begins anew has spent, or given up, what it was lent before.
+        let used = if told.0 == sync.epoch { sync.used - told.1 } else { sync.used + told.2 as i64 };
+        *told = (sync.epoch, sync.used, sync.hold + reply.grant);
         let spent = given + i128::from(used);
         self.spent += spent;
         let start = *self.first.get_or_insert(now);

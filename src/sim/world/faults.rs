@@ -1,6 +1,6 @@
 //! What goes wrong: on the road, with the instances, with the authority.
 
-use crate::{lease::Fault as Mistake, time::Micros};
+use crate::{lease, time::Micros};
 use std::time::Duration;
 
 /// The road between instances and authority.
@@ -242,31 +242,22 @@ pub enum Planted {
     ForgetsOrder,
     /// The authority refills to the burst, whatever is lent.
     NoCap,
-    /// The authority drops all ended leases before it refills.
-    DropFirst,
-    /// The authority counts a sender, since it last spent, with what it says to hold: less than a lost reply granted.
-    HoldCap,
     /// Windows: what is lent does not count as gone.
     ForgetOutstanding,
     /// Windows: what an ended lease had counts as never spent.
     ForgetEnded,
-    /// Windows: what is reported counts from when it was lent, which is before it was spent.
-    CountEarly,
     /// Fixed windows: a lease may end after its window, so that old tokens are spent in the new one.
     LeaseOutlivesWindow,
 }
 
 impl Planted {
     /// What the authority's book does wrong, where it is that.
-    pub(super) fn of_the_book(self) -> Option<Mistake> {
+    pub(super) fn of_the_book(self) -> Option<lease::Fault> {
         Some(match self {
-            Planted::NoCap => Mistake::NoCap,
-            Planted::DropFirst => Mistake::DropFirst,
-            Planted::HoldCap => Mistake::HoldCap,
-            Planted::ForgetOutstanding => Mistake::ForgetOutstanding,
-            Planted::ForgetEnded => Mistake::ForgetEnded,
-            Planted::CountEarly => Mistake::CountEarly,
-            Planted::LeaseOutlivesWindow => Mistake::LeaseOutlivesWindow,
+            Planted::NoCap => lease::Fault::NoCap,
+            Planted::ForgetOutstanding => lease::Fault::ForgetOutstanding,
+            Planted::ForgetEnded => lease::Fault::ForgetEnded,
+            Planted::LeaseOutlivesWindow => lease::Fault::LeaseOutlivesWindow,
             _ => return None,
         })
     }

@@ -136,8 +136,16 @@ impl<'w> Run<'w> {
         lost.into_iter().for_each(|(key, tokens)| self.concede(now, key as usize, tokens));
     }
 
-    /// A step forward ends leases early, and brings refill that no time has brought.
+    /// A step forward ends leases early, and brings refill that no time has brought. After any step a `Buffered` instance
+    /// may take for two windows what the authority takes for one, and be ahead in both.
     pub(super) fn concede_step(&mut self, now: Micros, micros: i64) {
+        let instances = self.slots.len() as u64;
+        for key in 0..self.names.len() {
+            let terms = self.rule_of(key);
+            if terms.mode == Mode::Buffered && terms.numbers.algorithm == Algorithm::FixedWindow {
+                self.concede(now, key, terms.ahead(1).saturating_mul(instances));
+            }
+        }
         let Ok(step) = u64::try_from(micros) else { return };
         for key in 0..self.names.len() {
             let numbers = &self.rule_of(key).numbers;

@@ -2,6 +2,7 @@
 
 use super::{Admitted, Run, Sort};
 use crate::{
+    algorithm::Algorithm,
     key::{Key, LongKeys},
     rule::Mode,
     sim::{
@@ -87,10 +88,11 @@ impl<'w> Run<'w> {
                 self.moment(admitted.at)
             };
             if admitted.sort != Sort::Admitted {
-                // In a window it is as if neither had been.
+                // In a window it is as if neither had been, and a turn that nobody took keeps nobody apart.
                 match admitted.sort {
                     Sort::Back => machine.give_back(moment, admitted.cost),
                     _ if terms.numbers.algorithm.is_window() => {}
+                    _ if terms.numbers.algorithm == Algorithm::LeakyQueue => {}
                     _ => _ = machine.take(moment, admitted.cost),
                 }
                 continue;
