@@ -498,7 +498,9 @@ impl Setup {
                 self.without_authority(cell, cost, ErrorKind::Deadline)
             }
             // Only peeks, orders and hits are answered so.
-            Answer::Seen { .. } | Answer::Done | Answer::Counted { .. } => self.without_authority(cell, cost, ErrorKind::Protocol),
+            Answer::Seen { .. } | Answer::Done | Answer::Counted { .. } => {
+                self.without_authority(cell, cost, ErrorKind::Protocol)
+            }
             Answer::Closed => {
                 let Way::Shared { driver, .. } = &self.way else { return Ok(self.never(Source::Local)) };
                 let key = Key::stored(cell.key_bytes(), cell.is_digest());

@@ -96,11 +96,8 @@ impl Setup {
     fn by_count(&self, taken: bool, counted: i64, ends_in: Micros) -> Decision {
         // Others may have counted above the limit, or below nothing.
         let left = self.terms.numbers.burst.saturating_sub(u64::try_from(counted).unwrap_or(0));
-        let decision = if taken {
-            self.allowed(left, Source::Authority)
-        } else {
-            self.denied(ends_in, left, Source::Authority)
-        };
+        let decision =
+            if taken { self.allowed(left, Source::Authority) } else { self.denied(ends_in, left, Source::Authority) };
         Decision { reset: Reset::Span(ends_in), ..decision }
     }
 

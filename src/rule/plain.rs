@@ -160,7 +160,9 @@ mod tests {
 
     #[test]
     fn a_layout_that_means_no_window_begins_with_its_first_hit() {
-        for (text, dated) in [("{key}", false), ("{key}{index}", true), ("{start}{key}", true), ("{{index}}{key}", false)] {
+        for (text, dated) in
+            [("{key}", false), ("{key}{index}", true), ("{start}{key}", true), ("{{index}}{key}", false)]
+        {
             assert_eq!(Template::new(text, MINUTE).map(Template::is_dated), Ok(dated), "{text}");
         }
     }

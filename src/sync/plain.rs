@@ -219,13 +219,7 @@ impl Engine {
     }
 
     /// The authority's word on a hit, or none.
-    pub(super) fn counted(
-        &mut self,
-        id: u64,
-        result: Result<Counted, Error>,
-        now: Micros,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn counted(&mut self, id: u64, result: Result<Counted, Error>, now: Micros, effects: &mut Vec<Effect>) {
         let Some(pending) = self.plain.pending.remove(&id) else { return };
         let (sent, was_down) = (pending.sent_at, self.road.is_down());
         // What is wrong with this one key says nothing of the road.

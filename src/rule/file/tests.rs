@@ -91,7 +91,10 @@ fn everything_that_a_rule_can_say_can_be_said_in_a_file() {
                 .override_key("root", Rule::unlimited())
                 .shadow(true),
         )
-        .rule("user login", Rule::fixed_window(5, ms(86_400_000)).utc_offset(19_800).mode(Mode::Exact).plain_key("login:{key}:{start}"))
+        .rule(
+            "user login",
+            Rule::fixed_window(5, ms(86_400_000)).utc_offset(19_800).mode(Mode::Exact).plain_key("login:{key}:{start}"),
+        )
         .rule("queue", Rule::leaky_queue(5, ms(1_000)))
         .rule("near", Rule::sliding_counter(50, ms(90_000)).mode(Mode::Buffered).delta_max(4));
     assert_eq!(Rules::from_toml(ALL), Ok(right));
