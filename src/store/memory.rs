@@ -160,7 +160,6 @@ impl MemoryStore {
     }
 
     // Twin: src/store/redis/lua/count_plain-1.lua.
-    #[allow(dead_code)] // until the engine counts on plain keys
     pub(crate) fn count_plain(&self, name: &BucketName, hit: &Hit) -> Result<Counted, Error> {
         self.reach()?;
         let now = self.now();
