@@ -1,5 +1,6 @@
 //! Rules that count on plain keys: one number, shared with code that uses INCR and EXPIRE, on real Redis and the embedded
 //! store.
+#![cfg(feature = "redis")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "support/gates.rs"]

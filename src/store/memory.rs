@@ -5,7 +5,7 @@
 
 use super::op::{Answers, Batch, Beat, Counted, Hit, MEMBER_LIFE};
 use crate::{
-    atomic::{Arc, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed},
+    atomic::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering::Relaxed},
     clock::Clock,
     error::{Error, ErrorKind},
     key::BucketName,
@@ -17,7 +17,7 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
     fmt,
-    sync::{MutexGuard, PoisonError},
+    sync::PoisonError,
 };
 
 mod plain;
