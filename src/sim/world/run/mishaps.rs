@@ -89,7 +89,8 @@ impl<'w> Run<'w> {
     }
 
     pub(super) fn concede(&mut self, at: Micros, key: usize, tokens: u64) {
-        if tokens > 0 {
+        // What happens to the authority is nothing to who asks it nothing.
+        if tokens > 0 && self.rule_of(key).mode != Mode::Local {
             self.conceded.push(Conceded { at, key: key as u32, tokens });
         }
     }
