@@ -129,7 +129,7 @@ impl MemoryStore {
     }
 
     /// All its books make this mistake from now on.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(feature = "sim")]
     pub(crate) fn plant(&self, fault: Option<crate::lease::Fault>) {
         *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
