@@ -102,10 +102,8 @@ fn no_world_goes_beyond_what_its_rule_says_of_its_bound() {
             assert_eq!(bound.scope() == Scope::EachInstance, mode == Mode::Local, "{kind:?} {mode:?}");
             for span in SPANS {
                 for instances in [1, 4] {
-                    let (said, is) = (
-                        bound.over(span, instances),
-                        formula(kind, mode, ahead, span, u64::from(instances)),
-                    );
+                    let (said, is) =
+                        (bound.over(span, instances), formula(kind, mode, ahead, span, u64::from(instances)));
                     assert_eq!(said, is, "{kind:?} {mode:?} {ahead} over {span:?} with {instances}: {bound}");
                 }
             }

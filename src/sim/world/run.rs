@@ -324,7 +324,13 @@ impl<'w> Run<'w> {
         let slot = &mut self.slots[place];
         if let First::Admitted(delay) = slot.node.check(&ask, &mut slot.place) {
             slot.place.admitted += cost;
-            self.trace.push(Admitted { at: now.plus(delay), key: number, who: slot.node.born, cost, sort: Sort::Admitted });
+            self.trace.push(Admitted {
+                at: now.plus(delay),
+                key: number,
+                who: slot.node.born,
+                cost,
+                sort: Sort::Admitted,
+            });
         }
         if slot.node.is_called() {
             let lag = Micros(10 + self.lots.u64(0..LAG_MAX));
