@@ -146,6 +146,9 @@ impl Bucket {
         // What was spent from the first allowance; from here on nothing is.
         let first = cell.close_first();
         let mode = rule.terms.mode;
+        if mode != Mode::Buffered && first > 0 {
+            cell.add_debt(first); // it was `Buffered` when that was spent
+        }
         cell.set_sharp(rule.terms.numbers.algorithm == Algorithm::FixedWindow);
         let refused = cell.look().refused;
         Bucket {
