@@ -33,11 +33,13 @@ pub(super) struct Desk {
     roll: Roll,
     /// The rules as they were given, to see which of them have changed.
     rules: HashMap<String, Rule>,
+    /// The numbers by which each `Local` rule counts, or did when it was taken away: its keys' states are in them.
+    quotas: HashMap<u32, Quota>,
 }
 
 impl Desk {
     pub(super) fn new(roll: Roll, rules: &Rules) -> Desk {
-        Desk { roll, rules: by_name(rules) }
+        Desk { roll, rules: by_name(rules), quotas: HashMap::new() }
     }
 }
 
@@ -131,7 +133,8 @@ impl Tollgate {
         if let Some(driver) = &inner.parts.driver {
             driver.replace_rules(terms);
         }
-        let requoted = requoted(&old, &next);
+        desk.quotas.extend(old.places.iter().flat_map(quotas));
+        let requoted = requoted(&desk.quotas, &next);
         inner.home.replace(next);
         if !requoted.is_empty() {
             inner.parts.governed.requote(&requoted);
@@ -142,8 +145,7 @@ impl Tollgate {
 }
 
 /// The `Local` rules whose numbers have changed, by their own: from what, to what.
-fn requoted(old: &Set, next: &Set) -> HashMap<u32, (Quota, Quota)> {
-    let before: HashMap<u32, Quota> = old.places.iter().flat_map(quotas).collect();
+fn requoted(before: &HashMap<u32, Quota>, next: &Set) -> HashMap<u32, (Quota, Quota)> {
     let after = next.places.iter().flat_map(quotas);
     after
         .filter_map(|(rule, to)| Some((rule, (*before.get(&rule)?, to))))
