@@ -1,4 +1,5 @@
 //! `acquire`: who waits, in which order, for how long, and what it costs.
+#![cfg(feature = "redis")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "support/gates.rs"]

@@ -1,4 +1,5 @@
 //! Reservations: an estimate is spent at once, and settled by the real cost.
+#![cfg(feature = "redis")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "support/gates.rs"]

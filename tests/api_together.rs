@@ -1,4 +1,5 @@
 //! `check_all`: several limits in one decision, all or nothing.
+#![cfg(feature = "redis")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "support/gates.rs"]

@@ -1,4 +1,5 @@
 //! Rules that answer by themselves: deny all, unlimited, lists of keys, overrides, shadow mode.
+#![cfg(feature = "redis")]
 
 #[path = "support/gates.rs"]
 mod gates;

@@ -1,4 +1,5 @@
 //! Rules that are replaced while a gate runs, by the public face.
+#![cfg(feature = "redis")]
 
 #[path = "support/gates.rs"]
 mod gates;

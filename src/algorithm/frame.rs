@@ -51,6 +51,13 @@ impl Frame {
         at.minus(self.elapsed(at))
     }
 
+    /// How many windows began before that of this time since the beginning of time.
+    #[must_use]
+    pub(crate) const fn number(self, at: Micros) -> u64 {
+        // In 128 bits, as above; a quotient by at least 1 of what is hardly more than a time.
+        ((at.0 as u128 + self.offset as u128) / self.length as u128) as u64
+    }
+
     /// How long until the window of this time ends; never zero.
     #[must_use]
     pub(crate) const fn ends_in(self, at: Micros) -> Micros {

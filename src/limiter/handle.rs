@@ -122,9 +122,13 @@ impl Limiter {
         }
         let setup = self.answers(bytes);
         let Some(key) = setup.key(bytes) else { return setup.spoken(setup.bad_key()) };
-        let decision = match setup.first(&key, cost) {
-            Step::Done(decision) => decision,
-            Step::Ask(cell) => setup.ask(cell, cost).await,
+        let decision = if setup.is_plain(cost) {
+            setup.count(&key, cost).await
+        } else {
+            match setup.first(&key, cost) {
+                Step::Done(decision) => decision,
+                Step::Ask(cell) => setup.ask(cell, cost).await,
+            }
         };
         setup.spoken(decision)
     }
@@ -186,9 +190,13 @@ impl Limiter {
         if cost == 0 {
             return setup.shown(setup.peek_blocking(&key));
         }
-        let decision = match setup.first(&key, cost) {
-            Step::Done(decision) => decision,
-            Step::Ask(cell) => setup.ask_blocking(cell, cost),
+        let decision = if setup.is_plain(cost) {
+            setup.count_blocking(&key, cost)
+        } else {
+            match setup.first(&key, cost) {
+                Step::Done(decision) => decision,
+                Step::Ask(cell) => setup.ask_blocking(cell, cost),
+            }
         };
         setup.spoken(decision)
     }
@@ -253,7 +261,9 @@ impl Setup {
         match &self.way {
             Way::Local { governed, quota } => governed.refund(self.rule, key, tokens, quota),
             Way::Shared { driver, .. } => {
-                if let Some(cell) = driver.tier().find(self.rule, key) {
+                if let Some(template) = self.terms.plain {
+                    self.uncount(driver, template, key, tokens);
+                } else if let Some(cell) = driver.tier().find(self.rule, key) {
                     driver.refund(&cell, tokens);
                 }
             }
@@ -377,6 +387,9 @@ impl Setup {
             count(&self.tallies.never);
             return self.never(Source::Lease);
         }
+        if self.terms.plain.is_some() {
+            return self.count_now(driver, key, cost);
+        }
         let cell = match driver.link() {
             Link::Down => match driver.tier().cell(self.rule, key) {
                 Ok(cell) => Some(cell),
@@ -489,8 +502,10 @@ impl Setup {
                 count(&self.tallies.late);
                 self.without_authority(cell, cost, ErrorKind::Deadline)
             }
-            // Only peeks and orders are answered so.
-            Answer::Seen { .. } | Answer::Done => self.without_authority(cell, cost, ErrorKind::Protocol),
+            // Only peeks, orders and hits are answered so.
+            Answer::Seen { .. } | Answer::Done | Answer::Counted { .. } => {
+                self.without_authority(cell, cost, ErrorKind::Protocol)
+            }
             Answer::Closed => {
                 let Way::Shared { driver, .. } = &self.way else { return Ok(self.never(Source::Local)) };
                 let key = Key::stored(cell.key_bytes(), cell.is_digest());
@@ -519,6 +534,9 @@ impl Setup {
     /// Asks the authority for a look; `Err` is the answer where nobody has to be asked.
     fn peek_ticket(&self, key: &Key<'_>) -> Result<(Ticket, u64), Decision> {
         let Way::Shared { driver, .. } = &self.way else { return Err(self.known(key)) };
+        if let Some(template) = self.terms.plain {
+            return Ok((self.look_ticket(driver, template, key), 0));
+        }
         // What a `Buffered` instance gave itself was never taken from the authority, so it is free there as well.
         let lent = self.terms.mode != Mode::Buffered;
         let hold = driver.tier().find(self.rule, key).filter(|_| lent).map_or(0, |cell| cell.look().hold);
@@ -547,6 +565,7 @@ impl Setup {
                     self.denied(wait, 0, Source::Authority)
                 };
             }
+            Answer::Counted { count, ends_in, .. } => return self.looked(count, ends_in),
             Answer::Failed(kind) => kind,
             _ => ErrorKind::Deadline,
         };

@@ -4,7 +4,7 @@
 //! or not, wakes exactly the next. Everything about a line is decided under one lock; wakers are called outside of it.
 
 use crate::{
-    atomic::{Arc, Mutex, MutexGuard},
+    atomic::{Mutex, MutexGuard},
     hash,
     key::Key,
 };
@@ -12,7 +12,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     future::poll_fn,
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     task::{Context, Poll, Waker},
 };
 

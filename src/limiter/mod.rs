@@ -11,6 +11,7 @@ mod line;
 mod listed;
 mod orders;
 mod outage;
+mod plain;
 mod reserve;
 mod set;
 mod setup;

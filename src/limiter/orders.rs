@@ -25,7 +25,8 @@ impl Limiter {
     /// blocks in this process alone.
     ///
     /// # Errors
-    /// [`Config`](ErrorKind::Config) for a span of zero or above 100 years, [`BadKey`](ErrorKind::BadKey), and where the
+    /// [`Config`](ErrorKind::Config) for a span of zero or above 100 years, and for a rule with a
+    /// [`plain_key`](crate::Rule::plain_key), which has no place for a block; [`BadKey`](ErrorKind::BadKey), and where the
     /// authority does not answer within the rule's deadline the kind of that failure: then the key may be blocked or not,
     /// and the same call again is safe. A `Local` rule: [`Saturated`](ErrorKind::Saturated) when as many keys are
     /// blocked as the gate may know.
@@ -57,7 +58,8 @@ impl Limiter {
     ///
     /// # Promise
     /// In this process from the moment that this returns. In other instances within a second, for which they remember a
-    /// denial. The bound of the rule begins anew with each clear.
+    /// denial. The bound of the rule begins anew with each clear. On a [plain key](crate::Rule::plain_key) what other
+    /// programs counted in the present window goes, too.
     ///
     /// # Errors
     /// As [`block`](Limiter::block).
@@ -90,6 +92,9 @@ impl Setup {
                 Ok(())
             }
             Way::Shared { driver, .. } => {
+                if let Some(template) = self.terms.plain {
+                    return self.order_count(driver, template, &key, order).await;
+                }
                 let deadline = self.clock.now().plus(self.terms.deadline);
                 match driver.order(self.rule, (key.bytes().into(), key.is_digest()), order, deadline).await {
                     Answer::Done => Ok(()),

@@ -32,6 +32,19 @@ impl Setup {
     /// The authority failed in this way when it was asked for `cost` tokens of this cell.
     #[cold]
     pub(super) fn without_authority(&self, cell: &Arc<Cell>, cost: u64, kind: ErrorKind) -> Decision {
+        let decision = self.policy(&Key::stored(cell.key_bytes(), cell.is_digest()), cost, kind);
+        if let Way::Shared { driver, .. } = &self.way
+            && decision.is_allowed()
+        {
+            cell.add_outage(cost);
+            driver.tier().call(cell);
+        }
+        decision
+    }
+
+    /// What the rule says to this key when the authority has failed so. Booked nowhere.
+    #[cold]
+    pub(super) fn policy(&self, key: &Key<'_>, cost: u64, kind: ErrorKind) -> Decision {
         let Way::Shared { driver, fallback } = &self.way else { return self.troubled(kind, Source::Outage) };
         if kind == ErrorKind::ShutDown {
             count(&self.tallies.outage_denied);
@@ -47,27 +60,24 @@ impl Setup {
             Outage::Deny => self.troubled(kind, Source::Outage),
             Outage::Allow => self.allowed(0, Source::Outage),
             Outage::Share => match driver.members() {
-                Some(members) => self.by_share(fallback, cell, cost, members),
+                Some(members) => self.by_share(fallback, key, cost, members),
                 None => self.troubled(kind, Source::Outage),
             },
         };
         if decision.is_allowed() {
             count(&self.tallies.outage_allowed);
-            cell.add_outage(cost);
-            driver.tier().call(cell);
         } else {
             count(&self.tallies.outage_denied);
         }
         Decision { trouble: Some(kind), ..decision }
     }
 
-    fn by_share(&self, fallback: &Governed, cell: &Cell, cost: u64, members: u32) -> Decision {
+    fn by_share(&self, fallback: &Governed, key: &Key<'_>, cost: u64, members: u32) -> Decision {
         let numbers = &self.terms.numbers;
         let Ok(quota) = Quota::share(numbers, members) else {
             return self.troubled(ErrorKind::Config, Source::Outage);
         };
-        let key = Key::stored(cell.key_bytes(), cell.is_digest());
-        match fallback.check(self.rule, &key, cost, &quota) {
+        match fallback.check(self.rule, key, cost, &quota) {
             Verdict::Allowed { remaining } => self.allowed(remaining, Source::Outage),
             Verdict::Queued { remaining, delay } => Decision { delay, ..self.allowed(remaining, Source::Outage) },
             Verdict::Denied { wait, remaining } => self.denied(wait, remaining, Source::Outage),

@@ -137,7 +137,8 @@ impl Reservation {
         let taken = by_limit && decision.trouble().is_none();
         let name = setup.key(key);
         let cell = match (&setup.way, &name) {
-            (Way::Shared { driver, .. }, Some(name)) => {
+            // A plain key has no cell.
+            (Way::Shared { driver, .. }, Some(name)) if setup.terms.plain.is_none() => {
                 // Twice, should the first cell be closed just now.
                 let mut found = (0..2).filter_map(|_| driver.tier().cell(setup.rule, name).ok());
                 found.find(|cell| cell.pin()).inspect(|cell| {
@@ -277,6 +278,11 @@ impl Core {
                     cell.add_outage(tokens);
                 }
                 driver.tier().call(cell);
+                tokens
+            }
+            (Way::Shared { driver, .. }, None) => {
+                let Some(template) = self.setup.terms.plain else { return 0 };
+                self.setup.charge_count(driver, template, &Key::stored(&self.key, self.digest), tokens);
                 tokens
             }
             _ => 0,

@@ -97,6 +97,8 @@ impl Setup {
             _ => Road::Plain,
         };
         let Common { long, saturated, clock, tallies, alarm, lines } = common.clone();
+        // What is shared with other programs is under the key itself, where nobody looks for a hash.
+        let long = if terms.plain.is_some() { LongKeys::Refuse } else { long };
         let (road, listed) = (AtomicU32::new(road as u32), listed.map(Box::new));
         Setup { rule, road, terms, long, saturated, clock, way, tallies, alarm, lines, listed }
     }

@@ -41,6 +41,8 @@ enum Hand {
     Given,
     /// The engine has to be asked.
     Ask(Arc<Cell>),
+    /// The authority has to count it on a plain key.
+    Count,
 }
 
 /// One limit of several. Dropped, it gives back what is in its hand.
@@ -65,7 +67,7 @@ impl Drop for Part<'_> {
                 }
             }
             Hand::Given => self.setup.give_back(&self.key, self.cost),
-            Hand::Air(_) | Hand::Ask(_) | Hand::Empty => {} // what is in the air comes down by itself
+            Hand::Air(_) | Hand::Ask(_) | Hand::Count | Hand::Empty => {} // what is in the air comes down by itself
         }
     }
 }
@@ -91,6 +93,7 @@ impl Part<'_> {
                 count(&setup.tallies.never);
                 (Hand::Empty, Some(setup.never(Source::Lease)))
             }
+            Way::Shared { .. } if setup.terms.plain.is_some() => (Hand::Count, None),
             Way::Shared { driver, .. } if setup.terms.mode == Mode::Exact => {
                 match driver.tier().cell(setup.rule, &self.key) {
                     Ok(cell) => (Hand::Ask(cell), None),
@@ -122,13 +125,27 @@ impl Part<'_> {
         self.said = Some(self.setup.spoken(said));
     }
 
+    /// Whom to ask, if somebody has to be: a `Buffered` key that nobody has asked for before has an allowance.
+    fn first(&mut self) -> Option<Arc<Cell>> {
+        let (Hand::Ask(cell), Way::Shared { driver, .. }) = (&self.hand, &self.setup.way) else { return None };
+        match self.setup.first_of(cell.clone(), self.cost) {
+            Step::Ask(cell) => Some(cell),
+            Step::Done(said) => {
+                driver.tier().call(cell); // to take charge of it
+                self.told(said);
+                None
+            }
+        }
+    }
+
     /// Asks for somebody who cannot wait.
     fn ask_now(&mut self) {
-        let Hand::Ask(cell) = &self.hand else { return };
-        let cell = match self.setup.first_of(cell.clone(), self.cost) {
-            Step::Done(said) => return self.told(said),
-            Step::Ask(cell) => cell,
-        };
+        if matches!(self.hand, Hand::Count) {
+            self.hand = Hand::Empty;
+            self.said = Some(self.setup.spoken(self.setup.exact_now(&self.key, self.cost)));
+            return;
+        }
+        let Some(cell) = self.first() else { return };
         self.hand = Hand::Empty;
         self.said = Some(self.setup.spoken(match self.setup.terms.mode {
             Mode::Exact => self.setup.exact_now(&self.key, self.cost),
@@ -258,15 +275,17 @@ type Asked = Pin<Box<dyn Future<Output = Decision> + Send>>;
 async fn ask(parts: &mut [Part<'_>]) {
     let mut open: Vec<(usize, Asked)> = Vec::new();
     for (at, part) in parts.iter_mut().enumerate() {
-        if let Hand::Ask(cell) = &part.hand {
+        if matches!(part.hand, Hand::Count) {
             let (setup, cost) = (part.setup.clone(), part.cost);
-            match setup.first_of(cell.clone(), cost) {
-                Step::Done(said) => part.told(said),
-                Step::Ask(cell) => {
-                    part.hand = Hand::Empty;
-                    open.push((at, Box::pin(async move { setup.ask(cell, cost).await })));
-                }
-            }
+            let (key, digest): (Box<[u8]>, bool) = (part.key.bytes().into(), part.key.is_digest());
+            part.hand = Hand::Empty;
+            open.push((at, Box::pin(async move { setup.count(&Key::stored(&key, digest), cost).await })));
+            continue;
+        }
+        if let Some(cell) = part.first() {
+            let (setup, cost) = (part.setup.clone(), part.cost);
+            part.hand = Hand::Empty;
+            open.push((at, Box::pin(async move { setup.ask(cell, cost).await })));
         }
     }
     poll_fn(|context| {

@@ -33,6 +33,7 @@ const RULE_FIELDS: &[&str] = &[
     "per",
     "burst",
     "utc_offset",
+    "plain_key",
     "mode",
     "delta_max",
     "outage",
@@ -84,6 +85,7 @@ impl Rules {
     /// | `burst`, `delta_max`, `revision` | a whole number |
     /// | `cold_credit` | a whole number, for [`Cold::Credit`] |
     /// | `utc_offset` | `"+05:30"`, or seconds |
+    /// | `plain_key` | a layout such as `"rate:{key}:{index}"`; see [`Rule::plain_key`] |
     /// | `mode` | `"local"`, `"leased"`, `"exact"`, `"buffered"` |
     /// | `outage`, `overload` | `"deny"`, `"allow"`, `"share"` |
     /// | `lost` | `"empty"`, `"full"` |
@@ -226,6 +228,9 @@ fn rule(fields: &Fields<'_>) -> Result<Rule, Wrong> {
     }
     if let Some(seconds) = fields.offset("utc_offset")? {
         rule = rule.utc_offset(seconds);
+    }
+    if let Some(layout) = fields.text("plain_key")? {
+        rule = rule.plain_key(layout);
     }
     if let Some(shadow) = fields.flag("shadow")? {
         rule = rule.shadow(shadow);

@@ -7,6 +7,7 @@
 mod file;
 mod lists;
 mod model;
+mod plain;
 mod plan;
 mod reload;
 mod rules;
@@ -15,6 +16,7 @@ mod terms;
 pub(crate) use lists::Lists;
 pub(crate) use model::Constant;
 pub use model::{Abandoned, Cold, Mode, Outage, Rule};
+pub(crate) use plain::Template;
 pub(crate) use plan::Plan;
 pub(crate) use reload::{Current, Seen};
 pub use rules::Rules;

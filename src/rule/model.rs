@@ -107,6 +107,8 @@ pub struct Rule {
     pub(super) burst: Option<u64>,
     /// Seconds east of Greenwich at which a fixed window's days begin.
     pub(super) utc_offset: i32,
+    /// The layout of the keys that it shares with other programs.
+    pub(super) plain_key: Option<String>,
     pub(super) mode: Mode,
     pub(super) delta_max: Option<u64>,
     pub(super) outage: Outage,
@@ -247,6 +249,7 @@ impl Rule {
             per,
             burst: None,
             utc_offset: 0,
+            plain_key: None,
             mode: Mode::default(),
             delta_max: None,
             outage: Outage::default(),
@@ -282,6 +285,50 @@ impl Rule {
     /// calendar days of that offset. For [fixed windows](Rule::fixed_window) alone. Allowed: less than a day either way.
     pub fn utc_offset(mut self, seconds: i32) -> Rule {
         self.utc_offset = seconds;
+        self
+    }
+
+    /// Counts on plain keys of this layout, to share them with other programs: a number in a string, counted with `INCR`
+    /// and ended with `EXPIRE`, as older code does. For [fixed windows](Rule::fixed_window) in [`Mode::Exact`] alone:
+    /// nothing can be lent from a number on which others count.
+    ///
+    /// | in the layout | stands for |
+    /// | --- | --- |
+    /// | `{key}` | the key; must be there |
+    /// | `{index}` | the number of the window, counted since 1970 |
+    /// | `{start}` | when the window began, in whole seconds since 1970; the window must be whole seconds, too |
+    /// | `{{`, `}}` | a brace, as in `rate:{{{key}}}` for a cluster's hash tag |
+    ///
+    /// With neither `{index}` nor `{start}` a key's window begins with its first hit, whoever counts it, and the key's
+    /// time to live is its end. The layout is the whole key: the gate's prefix does not stand before it.
+    ///
+    /// # Promise
+    /// Checked, counted and given its time to live in one step of the authority: never more than the limit, what others
+    /// counted there included; a refused request is not counted; a time to live that somebody lost is set again, and
+    /// none is pushed back. Twice the limit can pass around an edge between two windows, as in any fixed window.
+    ///
+    /// # What is other than in a rule without it
+    /// - Each check is a question of its own, and so is a [`peek`](crate::Limiter::peek); nothing is kept for a key but
+    ///   what can be refunded.
+    /// - A plain counter cannot tell a question from its repetition, and has no time after which a question is dead. One whose
+    ///   answer was lost may have been counted; one that came too late is given back when its answer comes. So an outage costs
+    ///   at most what was asked, and lets nothing more pass.
+    /// - [`refund`](crate::Limiter::refund) gives back what was taken here in the present window.
+    /// - What an [`Outage`] policy lets through is counted nowhere afterwards.
+    /// - [`block`](crate::Limiter::block) is an error: other programs would not go by it.
+    /// - Keys above 1 KiB are refused: nobody else would look for their hash.
+    /// - An [override](Rule::override_limit) of a limit counts on the same keys; two rules of one layout do, too.
+    ///
+    /// Allowed: 1 to 256 bytes without control characters.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tollgate::{Mode, Rule}};
+    /// // As the older service does: INCR rate:user:42:28333350, EXPIRE rate:user:42:28333350 60.
+    /// let login = Rule::fixed_window(5, Duration::from_secs(60)).mode(Mode::Exact).plain_key("rate:user:{key}:{index}");
+    /// # let _ = login;
+    /// ```
+    pub fn plain_key(mut self, layout: impl Into<String>) -> Rule {
+        self.plain_key = Some(layout.into());
         self
     }
 

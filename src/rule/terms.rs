@@ -3,9 +3,12 @@
 //! The only way to have [`Terms`] is [`Rule::check`]. An error names the rule, the field, what was given
 //! and what is allowed.
 
-use super::model::{Abandoned, Cold, Constant, Mode, Outage, Rule};
+use super::{
+    model::{Abandoned, Cold, Constant, Mode, Outage, Rule},
+    plain::Template,
+};
 use crate::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Frame},
     error::{Error, ErrorKind},
     lease::{Lost, Numbers},
     rate::Rate,
@@ -51,6 +54,8 @@ pub(crate) struct Terms {
     pub(crate) shadow: bool,
     /// Revision, rate and burst.
     pub(crate) numbers: Numbers,
+    /// The layout of its keys, where it counts on plain ones; only fixed windows in `Exact` mode do.
+    pub(crate) plain: Option<Template>,
     /// Who decides.
     pub(crate) mode: Mode,
     /// What a check gets while the authority is away.
@@ -180,6 +185,7 @@ impl Rule {
             constant: self.constant,
             shadow: self.shadow,
             numbers: Numbers { revision: self.revision, algorithm: self.algorithm, rate, burst, window, offset },
+            plain: self.template(name, Frame::new(window, offset))?,
             mode: self.mode,
             outage: self.outage,
             overload: self.overload,
@@ -209,6 +215,24 @@ impl Rule {
             return Err(fault(name, "mode", what));
         }
         Ok(())
+    }
+
+    /// The layout of plain keys, where the rule has one.
+    fn template(&self, name: &str, frame: Frame) -> Result<Option<Template>, Fault> {
+        let Some(text) = &self.plain_key else { return Ok(None) };
+        if self.algorithm != Algorithm::FixedWindow {
+            let what = "a plain key is one number that counts one window: for fixed windows alone";
+            return Err(fault(name, "plain_key", what));
+        }
+        if self.mode != Mode::Exact {
+            let what = format!(
+                "nothing can be lent from a number on which other programs count, nor reported to it afterwards: `Exact`, \
+                 not `{:?}`",
+                self.mode
+            );
+            return Err(fault(name, "plain_key", &what));
+        }
+        Template::new(text, frame).map(Some).map_err(|what| fault(name, "plain_key", &what))
     }
 
     /// The length of its windows, and by how much they begin before a multiple of that.
@@ -315,6 +339,7 @@ mod tests {
             constant: None,
             shadow: false,
             numbers: Numbers::bucket(0, rate, 100),
+            plain: None,
             mode: Mode::Leased,
             outage: Outage::Share,
             overload: Outage::Share,
@@ -393,6 +418,14 @@ mod tests {
             (fair().lease_ttl(SECOND).horizon(2 * SECOND), "horizon"),
             (fair().cadence(Duration::from_micros(999)), "cadence"),
             (fair().cadence(Duration::from_millis(1_001)), "cadence"),
+            (fair().mode(Mode::Exact).plain_key("{key}"), "plain_key"),
+            (Rule::sliding_log(1, SECOND).mode(Mode::Exact).plain_key("{key}"), "plain_key"),
+            (Rule::deny_all().plain_key("{key}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND).plain_key("{key}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND).mode(Mode::Local).plain_key("{key}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND).mode(Mode::Buffered).plain_key("{key}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND).mode(Mode::Exact).plain_key("{index}"), "plain_key"),
+            (Rule::fixed_window(1, SECOND / 2).mode(Mode::Exact).plain_key("{key}:{start}"), "plain_key"),
         ];
         for (rule, field) in table {
             let message = refused("login", rule, field);
@@ -413,6 +446,17 @@ mod tests {
         ] {
             assert!(rule.check("api").is_ok(), "{rule:?} {:?}", rule.check("api"));
         }
+    }
+
+    #[test]
+    fn only_a_fixed_window_in_exact_mode_has_plain_keys_and_others_are_told_why() {
+        let fixed = Rule::fixed_window(5, SECOND).plain_key("rate:{key}:{index}");
+        let terms = fixed.clone().mode(Mode::Exact).check("api").expect("a fair rule");
+        assert!(terms.plain.is_some_and(Template::is_dated));
+        let message = refused("api", &fixed, "plain_key");
+        assert!(message.contains("`Exact`, not `Leased`"), "{message}");
+        let message = refused("api", &fair().plain_key("rate:{key}"), "plain_key");
+        assert!(message.contains("fixed windows alone"), "{message}");
     }
 
     #[test]

@@ -174,7 +174,8 @@ impl World {
             match effect {
                 Effect::Send { id, batch } => self.mail(node, Letter::Request { id, batch }),
                 Effect::Beat { leave: false } => self.mail(node, Letter::Beat),
-                Effect::Beat { leave: true } | Effect::Report(_) | Effect::Done { .. } => {}
+                // No rule here counts on plain keys.
+                Effect::Count { .. } | Effect::Beat { leave: true } | Effect::Report(_) | Effect::Done { .. } => {}
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use super::op::{Answers, Batch, Beat, Counted, Hit, MEMBER_LIFE};
 use crate::{
-    atomic::{Arc, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed},
+    atomic::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering::Relaxed},
     clock::Clock,
     error::{Error, ErrorKind},
     key::BucketName,
@@ -17,7 +17,7 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
     fmt,
-    sync::{MutexGuard, PoisonError},
+    sync::PoisonError,
 };
 
 mod plain;
@@ -129,7 +129,7 @@ impl MemoryStore {
     }
 
     /// All its books make this mistake from now on.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(feature = "sim")]
     pub(crate) fn plant(&self, fault: Option<crate::lease::Fault>) {
         *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
@@ -160,7 +160,6 @@ impl MemoryStore {
     }
 
     // Twin: src/store/redis/lua/count_plain-1.lua.
-    #[allow(dead_code)] // until the engine counts on plain keys
     pub(crate) fn count_plain(&self, name: &BucketName, hit: &Hit) -> Result<Counted, Error> {
         self.reach()?;
         let now = self.now();

@@ -14,9 +14,7 @@ pub use self::memory::MemoryStore;
 pub use crate::store::redis::{RedisStore, RedisStoreBuilder};
 #[cfg(feature = "sim")]
 pub(crate) use memory::{Saved, Sums};
-pub(crate) use op::{Answers, Batch, Beat};
-#[allow(unused_imports)] // until the engine counts on plain keys
-pub(crate) use op::{Counted, Hit};
+pub(crate) use op::{Answers, Batch, Beat, Counted, Hit};
 
 use crate::{error::Error, key::BucketName, lease::InstanceId};
 use std::time::Duration;
@@ -113,7 +111,6 @@ impl Connection {
     ///
     /// # Errors
     /// As [`sync`](Connection::sync); `WrongType` where the key holds no whole number.
-    #[allow(dead_code)] // as above
     pub(crate) async fn count_plain(&self, name: &BucketName, hit: &Hit) -> Result<Counted, Error> {
         match &self.0 {
             Road::Memory(store) => store.count_plain(name, hit),

@@ -21,7 +21,7 @@ use crate::{
 const SPREAD_MAX: Micros = Micros::from_millis(5);
 
 /// Whether a message that failed so may have been applied: see `Connection::sync`.
-fn is_doubtful(kind: ErrorKind) -> bool {
+pub(super) fn is_doubtful(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unanswered | ErrorKind::Protocol)
 }
 
@@ -87,7 +87,7 @@ impl Engine {
 
     /// When the link went down or came back, every bucket has to know: who waits is told, and what
     /// was put off is asked.
-    fn link_turned(&mut self, was_down: bool) {
+    pub(super) fn link_turned(&mut self, was_down: bool) {
         if was_down != self.road.is_down() {
             self.round = Some(0);
         }
@@ -279,6 +279,7 @@ impl Engine {
         for (_, ordered) in self.orders.drain() {
             ordered.refuse(ErrorKind::ShutDown);
         }
+        self.plain.refuse_all(ErrorKind::ShutDown);
         self.round = Some(0);
         self.visit_all(now);
     }
@@ -286,7 +287,7 @@ impl Engine {
     /// Whether closing is over: all is given back, the deadline has come, or nobody is there to give it to.
     pub(super) fn finish(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         let Some(deadline) = self.closing else { return };
-        let busy = !self.flights.is_empty() || self.is_anything_queued();
+        let busy = !self.flights.is_empty() || self.is_anything_queued() || !self.plain.is_idle();
         if busy && now < deadline && !self.road.is_down() {
             return;
         }

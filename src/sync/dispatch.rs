@@ -64,6 +64,7 @@ impl Engine {
     /// Fills batches from the queues, as far as flights and the allowance go.
     pub(super) fn send(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         self.allow(now);
+        self.send_hits(now, effects);
         while !self.is_full() && self.allowance >= 1.0 && !self.road.is_down() {
             let Some(load) = self.load(now) else { break };
             let Load { tag, asked, questions } = load;

@@ -8,8 +8,9 @@
 use super::{
     message::{Effect, Input},
     orders::Order,
+    plain::Ask,
     turn::{Engine, Settings, Tally},
-    waiter::{self, Answer, Restore, Ticket, Waiter},
+    waiter::{self, Answer, Given, Restore, Ticket, Waiter},
 };
 use crate::{
     atomic::{
@@ -111,8 +112,11 @@ impl Shared {
 }
 
 impl Restore for Shared {
-    fn restore(&self, cell: Arc<Cell>, tokens: u64) {
-        self.push(Input::Refund { cell, tokens });
+    fn restore(&self, given: Given) {
+        self.push(match given {
+            Given::Tokens(cell, tokens) => Input::Refund { cell, tokens },
+            Given::Hit(ask) => Input::GiveBack(ask),
+        });
     }
 }
 
@@ -167,7 +171,7 @@ impl Driver {
     pub(crate) fn ask(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Ticket {
         let (ticket, waiter) = waiter::pair();
         self.offer(Input::Ask { cell: cell.clone(), cost, deadline, waiter });
-        ticket.restoring(self.shared.clone(), cell.clone(), cost)
+        ticket.restoring(self.shared.clone(), Given::Tokens(cell.clone(), cost))
     }
 
     /// Asks how much there is; the ticket is answered by `deadline`.
@@ -182,6 +186,24 @@ impl Driver {
         let (ticket, waiter) = waiter::pair();
         self.offer(Input::Order { rule, key, order, deadline, waiter });
         ticket
+    }
+
+    /// Has something counted on a plain counter, or only looks; the ticket is answered by `deadline`.
+    pub(crate) fn hit(&self, ask: Ask, deadline: Micros) -> Ticket {
+        let (ticket, waiter) = waiter::pair();
+        let ask = Arc::new(ask);
+        self.offer(Input::Hit { ask: ask.clone(), deadline, waiter: Some(waiter) });
+        if ask.cost > 0 { ticket.restoring(self.shared.clone(), Given::Hit(ask)) } else { ticket }
+    }
+
+    /// Has something counted that was used already, if that can be done by `deadline`.
+    pub(crate) fn charge_hit(&self, ask: Ask, deadline: Micros) {
+        self.offer(Input::Hit { ask: Arc::new(ask), deadline, waiter: None });
+    }
+
+    /// Gives back what was counted here on a plain counter.
+    pub(crate) fn give_back_hit(&self, ask: Ask) {
+        self.offer(Input::GiveBack(Arc::new(ask)));
     }
 
     /// Gives tokens back.
@@ -273,11 +295,22 @@ impl Driver {
 /// Answers everything in the queue of an engine that has ended.
 fn drain(shared: &Shared) {
     while let Some(input) = shared.inputs.pop() {
-        if let Input::Ask { waiter, .. } | Input::Peek { waiter, .. } | Input::Order { waiter, .. } = input {
+        if let Input::Ask { waiter, .. }
+        | Input::Peek { waiter, .. }
+        | Input::Order { waiter, .. }
+        | Input::Hit { waiter: Some(waiter), .. } = input
+        {
             waiter.answer(Answer::Failed(ErrorKind::ShutDown));
         }
     }
     while shared.tier.next_call().is_some() {}
+}
+
+/// What a task brings an answer for, should it end without a word.
+#[derive(Clone, Copy, Debug)]
+enum Carried {
+    Batch(u64),
+    Hit(u64),
 }
 
 /// What the thread owns.
@@ -294,8 +327,7 @@ impl Round {
         let instance = self.engine.instance();
         let (_, members) = self.engine.members_key();
         let mut under_way: JoinSet<Input> = JoinSet::new();
-        // Which batch a task carries, should it end without a word.
-        let mut carried: HashMap<task::Id, u64> = HashMap::new();
+        let mut carried: HashMap<task::Id, Carried> = HashMap::new();
         loop {
             self.take_inputs();
             for effect in std::mem::take(&mut self.effects) {
@@ -303,7 +335,13 @@ impl Round {
                     Effect::Send { id, batch } => {
                         let connection = connection.clone();
                         let carry = async move { Input::Answered { id, result: connection.sync(&batch).await } };
-                        carried.insert(under_way.spawn(carry).id(), id);
+                        carried.insert(under_way.spawn(carry).id(), Carried::Batch(id));
+                    }
+                    Effect::Count { id, name, hit } => {
+                        let connection = connection.clone();
+                        let carry =
+                            async move { Input::Counted { id, result: connection.count_plain(&name, &hit).await } };
+                        carried.insert(under_way.spawn(carry).id(), Carried::Hit(id));
                     }
                     Effect::Beat { leave: false } => {
                         let (connection, members) = (connection.clone(), members.clone());
@@ -358,7 +396,7 @@ impl Round {
     }
 
     /// Waits for an input, an answer, or the time for something that is due.
-    async fn sleep(&mut self, under_way: &mut JoinSet<Input>, carried: &mut HashMap<task::Id, u64>) {
+    async fn sleep(&mut self, under_way: &mut JoinSet<Input>, carried: &mut HashMap<task::Id, Carried>) {
         if !self.shared.inputs.is_empty() {
             task::yield_now().await; // let the connection breathe, too
             return;
@@ -384,7 +422,8 @@ impl Round {
                     let error = Error::new(ErrorKind::Protocol, "the task that carried this message failed");
                     self.report(&Event::EnginePanic { message: failed.to_string() });
                     Some(match carried.remove(&failed.id()) {
-                        Some(id) => Input::Answered { id, result: Err(error) },
+                        Some(Carried::Batch(id)) => Input::Answered { id, result: Err(error) },
+                        Some(Carried::Hit(id)) => Input::Counted { id, result: Err(error) },
                         None => Input::Beaten(Err(error)),
                     })
                 }

@@ -1,12 +1,13 @@
 //! What goes into the engine and what comes out: plain values, so that a simulator can carry them too.
 
-use super::{orders::Order, waiter::Waiter};
+use super::{orders::Order, plain::Ask, waiter::Waiter};
 use crate::{
     error::Error,
+    key::BucketName,
     local::Cell,
     observe::Event,
     rule::Terms,
-    store::{Answers, Batch, Beat},
+    store::{Answers, Batch, Beat, Counted, Hit},
     time::Micros,
 };
 use std::sync::Arc;
@@ -60,6 +61,24 @@ pub(crate) enum Input {
         /// How many.
         tokens: u64,
     },
+    /// Somebody wants something of a plain counter.
+    Hit {
+        /// What, and of which one.
+        ask: Arc<Ask>,
+        /// When the asker gives up.
+        deadline: Micros,
+        /// Where the answer goes; `None`: nobody waits for it.
+        waiter: Option<Waiter>,
+    },
+    /// What was counted on a plain counter here is given back.
+    GiveBack(Arc<Ask>),
+    /// A hit was answered, or was not.
+    Counted {
+        /// Which hit.
+        id: u64,
+        /// What came of it.
+        result: Result<Counted, Error>,
+    },
     /// A batch was answered, or was not.
     Answered {
         /// Which batch.
@@ -84,6 +103,15 @@ pub(crate) enum Effect {
         id: u64,
         /// What to ask.
         batch: Batch,
+    },
+    /// Count this on a plain counter and bring the answer under this id.
+    Count {
+        /// Which hit.
+        id: u64,
+        /// The counter.
+        name: BucketName,
+        /// What to count.
+        hit: Hit,
     },
     /// Tell the store that this instance lives, or that it leaves.
     Beat {

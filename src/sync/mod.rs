@@ -10,6 +10,7 @@ mod edges;
 mod link;
 mod message;
 mod orders;
+mod plain;
 mod rules;
 mod turn;
 mod visit;
@@ -18,6 +19,7 @@ mod window;
 
 pub(crate) use driver::Driver;
 pub(crate) use orders::Order;
+pub(crate) use plain::Ask;
 // A world of virtual time drives engines without the driver.
 pub(crate) use turn::Settings;
 pub(crate) use waiter::{Answer, Ticket};

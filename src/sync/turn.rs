@@ -9,6 +9,7 @@ use super::{
     link::Road,
     message::{Effect, Input},
     orders::Ordered,
+    plain::Plain,
     rules::Rules,
     waiter::{Answer, Waiter},
     window::Window,
@@ -89,6 +90,7 @@ pub(super) enum Timer {
     Bucket(u32),
     Peek(u64),
     Order(u64),
+    Hit(u64),
 }
 
 /// See the head of this file.
@@ -103,6 +105,7 @@ pub(crate) struct Engine {
     pub(super) quiet: VecDeque<(Micros, Arc<Cell>)>,
     pub(super) peeks: HashMap<u64, Peek>,
     pub(super) orders: HashMap<u64, Ordered>,
+    pub(super) plain: Plain,
     pub(super) timers: BinaryHeap<Reverse<(Micros, Timer)>>,
     pub(super) queues: Vec<Queue>,
     /// Tags that have something queued, in the order in which they got it.
@@ -148,6 +151,7 @@ impl Engine {
             quiet: VecDeque::new(),
             peeks: HashMap::new(),
             orders: HashMap::new(),
+            plain: Plain::default(),
             timers: BinaryHeap::new(),
             queues: Vec::new(),
             turn_of: VecDeque::new(),
@@ -189,6 +193,9 @@ impl Engine {
             }
             Input::Order { rule, key, order, deadline, waiter } => self.order(rule, key, order, deadline, waiter),
             Input::Refund { cell, tokens } => self.refund(&cell, tokens, now),
+            Input::Hit { ask, deadline, waiter } => self.hit(ask, deadline, waiter),
+            Input::GiveBack(ask) => self.give_back_hit(ask, now),
+            Input::Counted { id, result } => self.counted(id, result, now, effects),
             Input::Answered { id, result } => self.answered(id, result, now, effects),
             Input::Beaten(result) => self.beaten(result, now, effects),
             Input::Rules(rules) => self.replace_rules(rules, now),
@@ -214,8 +221,10 @@ impl Engine {
         let timer = self.timers.peek().map_or(Micros::MAX, |Reverse((at, _))| *at);
         let quiet = self.quiet.front().map_or(Micros::MAX, |(at, _)| *at);
         let beat = if self.beat_sent.is_some() { Micros::MAX } else { self.next_beat() };
-        let blocked = !self.is_anything_queued() || self.is_full() || self.road.is_down();
-        let send = if blocked { Micros::MAX } else { self.allowed_at.plus(Micros::from_millis(1)) };
+        let batches = self.is_anything_queued() && !self.is_full();
+        let hits = self.plain.is_queued() && self.window.room() > 0;
+        let ready = (batches || hits) && !self.road.is_down();
+        let send = if ready { self.allowed_at.plus(Micros::from_millis(1)) } else { Micros::MAX };
         timer.min(quiet).min(beat).min(send).min(self.closing.unwrap_or(Micros::MAX))
     }
 
@@ -373,6 +382,7 @@ impl Engine {
                     }
                 }
                 Timer::Order(id) => self.order_is_late(id),
+                Timer::Hit(id) => self.hit_is_late(id),
                 Timer::Peek(id) => {
                     if let Some(peek) = self.peeks.remove(&id) {
                         peek.waiter.answer(Answer::Late);

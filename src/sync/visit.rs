@@ -157,7 +157,9 @@ impl Engine {
             let untold = bucket.debt(look.hold) > bucket.debt_acked || bucket.outage() > bucket.outage_acked;
             // What was taken of a reserved key may yet come back.
             let kept = bucket.cell.is_reserved();
-            let quiet = !missed && look.hold == 0 && idle && !untold && bucket.is_clean() && !kept;
+            // A no is remembered for a while, should the link go down: who was refused is not for the fallback.
+            let refused = now < bucket.no.1 && now.minus(bucket.active_at) < terms.lease_ttl;
+            let quiet = !missed && look.hold == 0 && idle && !untold && bucket.is_clean() && !kept && !refused;
             if bucket.waiting.is_empty() && (quiet || bucket.leaving) {
                 self.hush(index, now);
                 return;

