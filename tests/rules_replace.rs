@@ -500,3 +500,28 @@ async fn who_waits_for_a_key_whose_rule_becomes_local_is_answered() {
     assert!(answered.is_ok(), "it asks again and again");
     until("its cell is let go", || gate.snapshot().keys == 0).await;
 }
+
+#[test]
+fn a_local_bucket_that_is_replaced_under_load_adds_a_burst_each_time_at_most() {
+    const BURST: u64 = 10_000;
+    const TIMES: u64 = 40;
+    let by = |hours: u32| one(Rule::token_bucket(BURST, hours * HOUR).mode(Mode::Local));
+    let gate = Tollgate::builder().clock(Clock::manual()).rules(by(24)).build_local().expect("a fair rule");
+    let limiter = gate.limiter("r").expect("its rule");
+    let (done, admitted) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                admitted.fetch_add(u64::from(limiter.check_now("a").is_allowed()), Relaxed);
+            }
+        });
+        for time in 0..TIMES {
+            gate.replace_rules(by(if time % 2 == 0 { 1 } else { 24 })).expect("a fair rule");
+            thread::sleep(Duration::from_millis(2));
+        }
+        done.store(true, Relaxed);
+    });
+    let admitted = admitted.load(Relaxed);
+    assert!((1..=BURST * (1 + TIMES)).contains(&admitted), "{admitted}");
+    assert!(!limiter.check_now_n("a", BURST).is_allowed(), "what was spent stays spent");
+}

@@ -57,6 +57,7 @@ impl Tollgate {
     ///
     /// - **State is kept** where a rule of the same name counts in the same way: what was spent stays spent, and what is
     ///   left is clipped to the new limit. A rule that counts in another way (another constructor) starts anew.
+    ///   A key of a `Local` bucket that is asked just then may get one burst of the new numbers more.
     /// - **A rule that is left out is lifted**: its limiters let everything pass, with
     ///   [`UnknownRule`](crate::ErrorKind::UnknownRule) as the trouble. When it comes back they follow it again, and its
     ///   state in the authority is found again.
