@@ -138,7 +138,9 @@ fn few(name: &str, lists: &Lists) -> Result<(), Fault> {
     }
     let what = format!(
         "at most {PATTERNS_MAX} patterns and {EXACT_MAX} exact entries of {ENTRY_BYTES_MAX} bytes in all lists of a rule, \
-         and here are more"
+         not {} and {} or more",
+        lists.patterns(),
+        lists.exact()
     );
     Err(fault(name, "lists", &what))
 }
