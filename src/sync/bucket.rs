@@ -146,6 +146,9 @@ impl Bucket {
         // What was spent from the first allowance; from here on nothing is.
         let first = cell.close_first();
         let mode = rule.terms.mode;
+        if mode != Mode::Buffered && first > 0 {
+            cell.add_debt(first); // it was `Buffered` when that was spent
+        }
         cell.set_sharp(rule.terms.numbers.algorithm == Algorithm::FixedWindow);
         let refused = cell.look().refused;
         Bucket {
@@ -396,8 +399,9 @@ impl Bucket {
 
     /// Books an answer to the open question, which the caller has matched and which came in time.
     pub(super) fn settle(&mut self, open: &Open, reply: &Reply, lease_end: Micros) {
-        self.debt_acked = self.debt_acked.max(open.debt);
-        self.outage_acked = self.outage_acked.max(open.outage);
+        // A new series may have begun since it was asked: no more is booked of it than there is.
+        self.debt_acked = self.debt_acked.max(open.debt).min(self.debt_seen);
+        self.outage_acked = self.outage_acked.max(open.outage).min(self.outage());
         self.refunded_acked = self.refunded_acked.max(open.refunded);
         self.untold = false;
         self.known_until = lease_end;
