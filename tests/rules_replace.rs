@@ -384,3 +384,144 @@ async fn leased_keys_that_are_warm_follow_too() {
     gate.replace_rules(one(Rule::token_bucket(1_000, SECOND).deadline(5 * SECOND))).expect("a fair rule");
     until("the new rate refills it", || limiter.check_now("a").is_allowed()).await;
 }
+
+/// Rules that count in the same way by very different numbers, without a store.
+fn small_and_large() -> Vec<(Rule, Rule)> {
+    let pairs = [
+        (Rule::token_bucket(1, HOUR).burst(10), Rule::token_bucket(1_000, HOUR)),
+        (Rule::fixed_window(10, SECOND), Rule::fixed_window(1_000, 24 * HOUR)),
+        (Rule::sliding_log(10, SECOND), Rule::sliding_log(1_000, 24 * HOUR)),
+        (Rule::sliding_counter(10, SECOND), Rule::sliding_counter(1_000, 24 * HOUR)),
+    ];
+    pairs.into_iter().map(|(small, large)| (small.mode(Mode::Local), large.mode(Mode::Local))).collect()
+}
+
+#[tokio::test]
+async fn a_local_reservation_from_before_a_replacement_gives_back_no_more_than_it_took() {
+    for (small, large) in small_and_large() {
+        let clock = Clock::manual();
+        let gate = Tollgate::builder().clock(clock.clone()).rules(one(small)).build_local().expect("a fair rule");
+        let limiter = gate.limiter("r").expect("its rule");
+        let reservation = limiter.reserve("a", 5).await.expect("room for 5");
+        gate.replace_rules(one(large.clone())).expect("a fair rule");
+        assert!(passed(&limiter, "a").await >= 500, "{large:?}");
+        clock.advance(2 * SECOND);
+        reservation.commit(0);
+        let more = passed(&limiter, "a").await;
+        assert!(more <= 5, "{more} came back of 5: {large:?}");
+    }
+}
+
+#[tokio::test]
+async fn several_limits_that_are_undone_after_a_replacement_give_back_no_more_than_they_took() {
+    // A store that never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("redis://{}", silent.local_addr().expect("its address"));
+    for (small, large) in small_and_large() {
+        let clock = Clock::manual();
+        let rules = |rule: Rule| one(rule).rule("asked", slow(5).mode(Mode::Exact));
+        let builder = Tollgate::builder().clock(clock.clone()).store(gates::lazy(&url));
+        let gate = builder.rules(rules(small)).build().await.expect("fair rules");
+        let (limiter, asked) = (gate.limiter("r").expect("its rule"), gate.limiter("asked").expect("its rule"));
+        let limits = [(&limiter, "a", 5), (&asked, "a", 1)];
+        let mut both = Box::pin(gate.check_all(&limits));
+        let waits = std::future::poll_fn(|context| std::task::Poll::Ready(both.as_mut().poll(context).is_pending()));
+        assert!(waits.await, "the authority is asked");
+        gate.replace_rules(rules(large.clone())).expect("fair rules");
+        assert!(passed(&limiter, "a").await >= 500, "{large:?}");
+        clock.advance(2 * SECOND);
+        drop(both);
+        let more = passed(&limiter, "a").await;
+        assert!(more <= 5, "{more} came back of 5: {large:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_spent_of_a_local_rule_stays_spent_while_it_is_away() {
+    let clock = Clock::manual();
+    let local = |count, per| one(Rule::token_bucket(count, per).mode(Mode::Local));
+    let gate = Tollgate::builder().clock(clock).rules(local(1_000, SECOND)).build_local().expect("a fair rule");
+    let limiter = gate.limiter("r").expect("its rule");
+    assert_eq!(passed(&limiter, "a").await, 1_000);
+    gate.replace_rules(Rules::new().rule("other", Rule::unlimited())).expect("a fair rule");
+    gate.replace_rules(local(10, HOUR)).expect("a fair rule");
+    assert_eq!(passed(&limiter, "a").await, 0);
+}
+
+#[tokio::test]
+async fn what_a_buffered_key_has_spent_is_booked_though_the_mode_changes_at_once() {
+    for mode in [Mode::Leased, Mode::Exact] {
+        let store = MemoryStore::default();
+        let buffered = one(slow(1_000).mode(Mode::Buffered).delta_max(500));
+        let gate = Tollgate::builder().store(store.clone()).rules(buffered).build().await.expect("a fair rule");
+        let limiter = gate.limiter("r").expect("its rule");
+        assert!(limiter.check_n("a", 100).await.is_allowed());
+        gate.replace_rules(one(slow(1_000).mode(mode))).expect("a fair rule");
+        assert!(limiter.check("a").await.is_allowed());
+        gate.shutdown().await.expect("all is told");
+        assert_eq!(gates::left(store, slow(1_000).mode(Mode::Exact), "a").await, 899, "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reservation_whose_rule_is_decided_otherwise_by_now_says_what_became_of_it() {
+    let modes = [Mode::Leased, Mode::Exact];
+    for (from, to, real) in
+        modes.into_iter().flat_map(|from| modes.map(|to| [(from, to, 40), (from, to, 300)])).flatten()
+    {
+        let store = MemoryStore::default();
+        let rule = |mode| one(slow(1_000).mode(mode));
+        let gate = Tollgate::builder().store(store.clone()).rules(rule(from)).build().await.expect("a fair rule");
+        let limiter = gate.limiter("r").expect("its rule");
+        let reservation = limiter.reserve("a", 100).await.expect("room for 100");
+        gate.replace_rules(rule(to)).expect("a fair rule");
+        assert!(limiter.check("a").await.is_allowed());
+        let settled = reservation.commit(real);
+        assert_eq!(settled.charged, real.saturating_sub(100), "{from:?} {to:?} {settled:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        gate.shutdown().await.expect("all is told");
+        let right = 1_000 - 1 - 100 + settled.returned - settled.charged;
+        assert_eq!(gates::left(store, slow(1_000).mode(Mode::Exact), "a").await, right, "{from:?} {to:?} {settled:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_key_whose_rule_becomes_local_is_answered() {
+    // A store that never answers, and a deadline that never comes.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let store = gates::lazy(&format!("redis://{}", silent.local_addr().expect("its address")));
+    let rules = one(slow(1).mode(Mode::Exact));
+    let gate = Tollgate::builder().clock(Clock::manual()).store(store).rules(rules).build().await.expect("a fair rule");
+    let limiter = gate.limiter("r").expect("its rule");
+    let waits = tokio::spawn(async move { limiter.check("a").await });
+    until("it waits", || gate.snapshot().keys == 1).await;
+    gate.replace_rules(one(slow(1).mode(Mode::Local))).expect("a fair rule");
+    let answered = tokio::time::timeout(5 * SECOND, waits).await;
+    assert!(answered.is_ok(), "it asks again and again");
+    until("its cell is let go", || gate.snapshot().keys == 0).await;
+}
+
+#[test]
+fn a_local_bucket_that_is_replaced_under_load_adds_a_burst_each_time_at_most() {
+    const BURST: u64 = 10_000;
+    const TIMES: u64 = 40;
+    let by = |hours: u32| one(Rule::token_bucket(BURST, hours * HOUR).mode(Mode::Local));
+    let gate = Tollgate::builder().clock(Clock::manual()).rules(by(24)).build_local().expect("a fair rule");
+    let limiter = gate.limiter("r").expect("its rule");
+    let (done, admitted) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                admitted.fetch_add(u64::from(limiter.check_now("a").is_allowed()), Relaxed);
+            }
+        });
+        for time in 0..TIMES {
+            gate.replace_rules(by(if time % 2 == 0 { 1 } else { 24 })).expect("a fair rule");
+            thread::sleep(Duration::from_millis(2));
+        }
+        done.store(true, Relaxed);
+    });
+    let admitted = admitted.load(Relaxed);
+    assert!((1..=BURST * (1 + TIMES)).contains(&admitted), "{admitted}");
+    assert!(!limiter.check_now_n("a", BURST).is_allowed(), "what was spent stays spent");
+}

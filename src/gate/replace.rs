@@ -33,11 +33,13 @@ pub(super) struct Desk {
     roll: Roll,
     /// The rules as they were given, to see which of them have changed.
     rules: HashMap<String, Rule>,
+    /// The numbers by which each `Local` rule counts, or did when it was taken away: its keys' states are in them.
+    quotas: HashMap<u32, Quota>,
 }
 
 impl Desk {
     pub(super) fn new(roll: Roll, rules: &Rules) -> Desk {
-        Desk { roll, rules: by_name(rules) }
+        Desk { roll, rules: by_name(rules), quotas: HashMap::new() }
     }
 }
 
@@ -55,6 +57,7 @@ impl Tollgate {
     ///
     /// - **State is kept** where a rule of the same name counts in the same way: what was spent stays spent, and what is
     ///   left is clipped to the new limit. A rule that counts in another way (another constructor) starts anew.
+    ///   A key of a `Local` bucket that is asked just then may get one burst of the new numbers more.
     /// - **A rule that is left out is lifted**: its limiters let everything pass, with
     ///   [`UnknownRule`](crate::ErrorKind::UnknownRule) as the trouble. When it comes back they follow it again, and its
     ///   state in the authority is found again.
@@ -131,7 +134,8 @@ impl Tollgate {
         if let Some(driver) = &inner.parts.driver {
             driver.replace_rules(terms);
         }
-        let requoted = requoted(&old, &next);
+        desk.quotas.extend(old.places.iter().flat_map(quotas));
+        let requoted = requoted(&desk.quotas, &next);
         inner.home.replace(next);
         if !requoted.is_empty() {
             inner.parts.governed.requote(&requoted);
@@ -142,8 +146,7 @@ impl Tollgate {
 }
 
 /// The `Local` rules whose numbers have changed, by their own: from what, to what.
-fn requoted(old: &Set, next: &Set) -> HashMap<u32, (Quota, Quota)> {
-    let before: HashMap<u32, Quota> = old.places.iter().flat_map(quotas).collect();
+fn requoted(before: &HashMap<u32, Quota>, next: &Set) -> HashMap<u32, (Quota, Quota)> {
     let after = next.places.iter().flat_map(quotas);
     after
         .filter_map(|(rule, to)| Some((rule, (*before.get(&rule)?, to))))

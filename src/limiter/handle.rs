@@ -81,6 +81,11 @@ impl Limiter {
         Present::Own(self.setup.for_key(key))
     }
 
+    /// Who keeps the states that `was` kept, with the numbers of now; `None` where the rule is gone, or asks nobody.
+    pub(super) fn successor(&self, was: &Setup) -> Option<Arc<Setup>> {
+        self.with(|rule| rule.all().find(|setup| setup.rule == was.rule).cloned())
+    }
+
     /// All rules of its gate as they are now, for a short look.
     pub(super) fn set(&self) -> Seen<Set> {
         self.home.set()

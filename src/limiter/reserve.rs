@@ -58,7 +58,7 @@ impl Limiter {
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::open(Arc::clone(&self.answers(bytes)), bytes, estimate, decision))
+        Ok(Reservation::open(self, bytes, estimate, decision))
     }
 }
 
@@ -73,7 +73,7 @@ impl KeyHandle {
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::open(Arc::clone(&limiter.answers(key)), key, estimate, decision))
+        Ok(Reservation::open(limiter, key, estimate, decision))
     }
 }
 
@@ -105,6 +105,9 @@ pub struct Reservation {
 
 /// What the reservation and its alarm share.
 struct Core {
+    /// Knows the rule's numbers as they are by then.
+    limiter: Limiter,
+    /// The rule as it was.
     setup: Arc<Setup>,
     key: Box<[u8]>,
     digest: bool,
@@ -127,7 +130,8 @@ enum State {
 }
 
 impl Reservation {
-    fn open(setup: Arc<Setup>, key: &[u8], estimate: u64, decision: Decision) -> Reservation {
+    fn open(limiter: &Limiter, key: &[u8], estimate: u64, decision: Decision) -> Reservation {
+        let setup = Arc::clone(&limiter.answers(key));
         // A policy, a list or a shadowing rule that let it through has taken nothing that could come back.
         let by_limit = matches!(decision.source(), Source::Local | Source::Lease | Source::Authority);
         let taken = by_limit && decision.trouble().is_none();
@@ -148,7 +152,9 @@ impl Reservation {
         let (key, digest) = name.map_or((key.into(), false), |name| (name.bytes().into(), name.is_digest()));
         count(&setup.tallies.reserved);
         let (clock, ttl) = (setup.clock.clone(), setup.terms.reservation_ttl);
-        let core = Arc::new(Core { setup, key, digest, estimate, taken, cell, state: Mutex::new(State::Open) });
+        let limiter = limiter.clone();
+        let core =
+            Arc::new(Core { limiter, setup, key, digest, estimate, taken, cell, state: Mutex::new(State::Open) });
         let alarm = Some(clock.alarm(clock.now().plus(ttl), core.clone().into()));
         Reservation { core, decision, alarm }
     }
@@ -176,6 +182,8 @@ impl Reservation {
     ///   comes back to a window rule must still be in its window.
     /// - Above: the rest is charged as debt, at most one burst (or one window's limit) of it. What a
     ///   [`Buffered`](Mode::Buffered) rule is charged so, and one that an outage let in, empties the bucket at most.
+    /// - Where the rule was [replaced](crate::Tollgate::replace_rules) meanwhile: by the numbers of now. Nothing comes back
+    ///   where another mode decides by now and the key was asked for in it; what is charged is charged there.
     /// - After its time had passed: what was released is charged anew, within the same maximum, and nothing goes back
     ///   twice. What counted as spent stays so.
     ///
@@ -192,8 +200,7 @@ impl Reservation {
             return Settled::default(); // no limit is kept
         }
         if real <= held {
-            let returned = if before == State::Open && core.taken { held - real } else { 0 };
-            core.give_back(returned);
+            let returned = if before == State::Open && core.taken { core.give_back(held - real) } else { 0 };
             return Settled { returned, ..Settled::default() };
         }
         let most = core.estimate.saturating_add(self.decision.limit());
@@ -234,24 +241,38 @@ impl Core {
         }
     }
 
-    fn give_back(&self, tokens: u64) {
+    /// Gives back what was taken, and says how much of it: nothing where the rule is decided in another way by now, since
+    /// nobody remembers the taking any more.
+    fn give_back(&self, tokens: u64) -> u64 {
         if tokens == 0 {
-            return;
+            return 0;
         }
-        match (&self.cell, &self.setup.way) {
-            (Some(cell), Way::Shared { driver, .. }) => driver.refund(cell, tokens),
-            _ => self.setup.give_back(&Key::stored(&self.key, self.digest), tokens),
+        match (&self.setup.way, &self.cell) {
+            (Way::Local { .. }, _) => {
+                let present = self.limiter.successor(&self.setup);
+                // What a store counts by now was not taken from it; the state is kept for when it counts again.
+                let present = present.filter(|setup| matches!(setup.way, Way::Local { .. }));
+                present.as_ref().unwrap_or(&self.setup).give_back(&self.key(), tokens);
+            }
+            (Way::Shared { .. }, Some(cell)) if cell.is_closed() => return 0,
+            (Way::Shared { driver, .. }, Some(cell)) => driver.refund(cell, tokens),
+            _ => self.setup.give_back(&self.key(), tokens),
         }
+        tokens
     }
 
     /// Charges tokens that were used beyond what is held, and says how many of them it could.
     fn charge(&self, tokens: u64) -> u64 {
-        match (&self.setup.way, &self.cell) {
-            (Way::Local { governed, quota }, _) => {
-                governed.charge(self.setup.rule, &Key::stored(&self.key, self.digest), tokens, quota)
-            }
+        let present = self.limiter.successor(&self.setup);
+        let setup = present.as_ref().unwrap_or(&self.setup);
+        match (&setup.way, &self.cell) {
+            (Way::Local { governed, quota }, _) => governed.charge(setup.rule, &self.key(), tokens, quota),
+            (Way::Shared { .. }, Some(cell)) if cell.is_closed() && present.is_none() => 0, // the rule is gone
             (Way::Shared { driver, .. }, Some(cell)) => {
-                if self.taken && self.setup.terms.mode != Mode::Buffered {
+                // One that is closed tells nobody any more.
+                let successor = if cell.is_closed() { driver.tier().cell(setup.rule, &self.key()).ok() } else { None };
+                let cell = successor.as_ref().unwrap_or(cell);
+                if self.taken && setup.terms.mode != Mode::Buffered {
                     cell.add_debt(tokens);
                 } else {
                     cell.add_outage(tokens);
@@ -266,6 +287,10 @@ impl Core {
             }
             _ => 0,
         }
+    }
+
+    fn key(&self) -> Key<'_> {
+        Key::stored(&self.key, self.digest)
     }
 }
 

@@ -47,6 +47,7 @@ enum Hand {
 
 /// One limit of several. Dropped, it gives back what is in its hand.
 struct Part<'a> {
+    limiter: &'a Limiter,
     setup: Arc<Setup>,
     key: Key<'a>,
     cost: u64,
@@ -58,8 +59,11 @@ impl Drop for Part<'_> {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.hand, Hand::Empty) {
             Hand::Local(spent, _) => {
-                if let Way::Local { governed, .. } = &self.setup.way {
-                    governed.put_back(&spent);
+                let present = self.limiter.successor(&self.setup);
+                if let Way::Local { governed, quota } = &present.as_ref().unwrap_or(&self.setup).way {
+                    governed.put_back(&spent, quota);
+                } else if let Way::Local { governed, quota } = &self.setup.way {
+                    governed.put_back(&spent, quota); // nobody counts by other numbers
                 }
             }
             Hand::Given => self.setup.give_back(&self.key, self.cost),
@@ -193,7 +197,7 @@ fn gather<'a>(limits: &[(&'a Limiter, &'a [u8], u64)]) -> Result<Vec<Part<'a>>, 
         let same = |part: &&mut Part<'_>| part.setup.is_same(&setup) && part.key == key;
         match parts.iter_mut().find(same) {
             Some(part) => part.cost = part.cost.saturating_add(cost),
-            None => parts.push(Part { setup, key, cost, hand: Hand::Empty, said: None }),
+            None => parts.push(Part { limiter, setup, key, cost, hand: Hand::Empty, said: None }),
         }
     }
     Ok(parts)

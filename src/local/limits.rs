@@ -142,11 +142,13 @@ impl Governed {
         }
     }
 
-    /// Undoes a take: never gives too much.
-    pub(crate) fn put_back(&self, spent: &Spent) {
-        match spent {
-            Spent::Pace(spent) => self.paces.put_back(spent),
-            Spent::Machine(spent) => self.windowed.put_back(spent),
+    /// Undoes a take, of a key that counts by these numbers by now: never gives too much.
+    pub(crate) fn put_back(&self, spent: &Spent, quota: &Quota) {
+        match (spent, quota) {
+            // Taken by other numbers: what it is worth by these depends on when they came.
+            (Spent::Pace(spent), Quota::Pace(pace)) if spent.is_of(pace) => self.paces.put_back(spent),
+            (Spent::Pace(_), _) => {}
+            (Spent::Machine(spent), _) => self.windowed.put_back(spent),
         }
     }
 

@@ -85,7 +85,6 @@ impl State {
 /// What one check took, so that it can be put back.
 pub(crate) struct Spent {
     place: Arc<Place>,
-    limit: Limit,
     cost: u64,
 }
 
@@ -159,14 +158,17 @@ impl Windowed {
         };
         let verdict = place.state().take(limit, cost, self.now());
         if let Verdict::Allowed { .. } | Verdict::Queued { .. } = verdict {
-            return (verdict, Some(Spent { place, limit: *limit, cost }));
+            return (verdict, Some(Spent { place, cost }));
         }
         self.count(verdict);
         (verdict, None)
     }
 
     pub(super) fn put_back(&self, spent: &Spent) {
-        spent.place.state().refund(&spent.limit, spent.cost, self.now());
+        let mut state = spent.place.state();
+        // By the numbers that the key has by now: those of the taking may have been replaced.
+        let limit = state.limit;
+        state.refund(&limit, spent.cost, self.now());
     }
 
     /// Gives tokens back that were taken here and still count.

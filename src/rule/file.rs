@@ -185,10 +185,10 @@ fn read(text: &str) -> Result<Rules, Wrong> {
     for (name, value) in tables {
         let (start, name) = (name.span().start, &**name.get_ref());
         let DeValue::Table(table) = value.get_ref() else {
-            let what = format!("rule {name:?}: a table, not {}", kind(value.get_ref()));
+            let what = format!("rule {}: a table, not {}", text::shown(name), kind(value.get_ref()));
             return Err(Wrong { at: value.span().start, what });
         };
-        let fields = Fields::new(&format!("rule {name:?}"), table, start);
+        let fields = Fields::new(&format!("rule {}", text::shown(name)), table, start);
         let rule = rule(&fields)?;
         if let Err(fault) = rule.planned(name) {
             return Err(Wrong { at: place(&fields, &fault), what: fault.to_string() });

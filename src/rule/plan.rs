@@ -54,6 +54,7 @@ impl Rule {
                 let entry = Entry::parse(text).map_err(|what| listed(name, field, at, &what))?;
                 // On both lists, or twice on one: the first that was added says what it gets.
                 lists.add(entry, others.len());
+                few(name, &lists)?;
             }
             let terms = Terms { constant: Some(constant), shadow: terms.shadow, ..terms };
             others.push(Other { terms, entry: None });
@@ -75,16 +76,8 @@ impl Rule {
                 Entry::Pattern(_) => intern(&format!("{name}\u{1}*{text}")),
             };
             lists.add(entry, others.len());
+            few(name, &lists)?;
             others.push(Other { terms: theirs, entry: Some(text.as_str().into()) });
-        }
-        if lists.patterns() > PATTERNS_MAX || lists.exact() > EXACT_MAX {
-            let what = format!(
-                "at most {PATTERNS_MAX} patterns and {EXACT_MAX} exact entries of {ENTRY_BYTES_MAX} bytes in all lists of \
-                 a rule, not {} and {}",
-                lists.patterns(),
-                lists.exact()
-            );
-            return Err(fault(name, "lists", &what));
         }
         Ok(Plan { terms, others, lists: Some(lists) })
     }
@@ -136,6 +129,20 @@ impl Rule {
         }
         Ok(theirs)
     }
+}
+
+/// No more entries than there may be. Looked at with each, so that a list that is far too long is refused at once.
+fn few(name: &str, lists: &Lists) -> Result<(), Fault> {
+    if lists.patterns() <= PATTERNS_MAX && lists.exact() <= EXACT_MAX {
+        return Ok(());
+    }
+    let what = format!(
+        "at most {PATTERNS_MAX} patterns and {EXACT_MAX} exact entries of {ENTRY_BYTES_MAX} bytes in all lists of a rule, \
+         not {} and {} or more",
+        lists.patterns(),
+        lists.exact()
+    );
+    Err(fault(name, "lists", &what))
 }
 
 fn listed(name: &str, field: &'static str, at: usize, what: &str) -> Fault {

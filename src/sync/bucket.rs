@@ -148,6 +148,9 @@ impl Bucket {
         // What was spent from the first allowance; from here on nothing is.
         let first = cell.close_first();
         let mode = rule.terms.mode;
+        if mode != Mode::Buffered && first > 0 {
+            cell.add_debt(first); // it was `Buffered` when that was spent
+        }
         cell.set_sharp(rule.terms.numbers.algorithm == Algorithm::FixedWindow);
         let refused = cell.look().refused;
         Bucket {
@@ -398,6 +401,7 @@ impl Bucket {
 
     /// Books an answer to the open question, which the caller has matched and which came in time.
     pub(super) fn settle(&mut self, open: &Open, reply: &Reply, lease_end: Micros) {
+        // A new series may have begun since it was asked, of which nothing is booked yet.
         if open.born == self.born {
             self.debt_acked = self.debt_acked.max(open.debt);
             self.outage_acked = self.outage_acked.max(open.outage);

@@ -280,7 +280,9 @@ impl Engine {
             return;
         }
         let Some(index) = self.bucket_of(cell, now) else {
-            waiting.waiter.answer(Answer::Closed);
+            // Where nobody serves its rule any more, another cell would find nobody either.
+            let served = self.rules.serves(cell.rule());
+            waiting.waiter.answer(if served { Answer::Closed } else { Answer::Failed(ErrorKind::UnknownRule) });
             return;
         };
         if let Some(bucket) = self.buckets[index as usize].as_deref_mut() {
@@ -331,13 +333,19 @@ impl Engine {
         self.visit(index, now);
     }
 
-    /// The bucket of a cell, made if there is none; `None` when the cell is closed.
+    /// The bucket of a cell, made if there is none; `None` when the cell is closed, as one is whose rule is gone.
     pub(super) fn bucket_of(&mut self, cell: &Arc<Cell>, now: Micros) -> Option<u32> {
         if let Some(index) = cell.engine_slot() {
             self.current = Some(index);
             return self.buckets.get(index as usize).is_some_and(Option::is_some).then_some(index);
         }
-        if cell.is_closed() || !self.rules.serves(cell.rule()) {
+        if cell.is_closed() {
+            return None;
+        }
+        if !self.rules.serves(cell.rule()) {
+            // Made by a check that had begun before the rule went: nobody else would ever let it go.
+            cell.close();
+            self.tier.remove(cell);
             return None;
         }
         let rule = self.rules.get(cell.rule())?;

@@ -213,7 +213,8 @@ impl Engine {
         }
         // A bucket of its own begins with totals of its own: what is booked is not told again.
         bucket.cell.forget_totals(
-            bucket.debt_base.saturating_add(bucket.debt_acked),
+            // What a `Buffered` one owes is counted in its grants.
+            if bucket.mode == Mode::Buffered { 0 } else { bucket.debt_base.saturating_add(bucket.debt_acked) },
             bucket.outage_base.saturating_add(bucket.outage_acked),
         );
         bucket.cell.open_first();

@@ -11,6 +11,14 @@ pub(crate) struct Spent {
     moved: Moved,
     /// What it is worth, in nanoseconds.
     worth: u64,
+    pace: Pace,
+}
+
+impl Spent {
+    /// Whether it was taken by these numbers.
+    pub(crate) fn is_of(&self, pace: &Pace) -> bool {
+        self.pace == *pace
+    }
 }
 
 impl Pace {
@@ -30,7 +38,7 @@ impl Paces {
         } else {
             self.spot(&Probe::new(rule, key)).map_or((Verdict::Saturated, None), |spot| {
                 let (verdict, moved) = self.judge(&spot, wanted, *quota);
-                (verdict, Some(Spent { spot, moved, worth: quota.worth(cost) }))
+                (verdict, Some(Spent { spot, moved, worth: quota.worth(cost), pace: *quota }))
             })
         };
         if let Verdict::Allowed { .. } = verdict {
@@ -51,7 +59,7 @@ impl Paces {
     /// The state is exactly the one before where nobody took or gave in between. Else what would have come back by
     /// itself meanwhile, to a bucket that was full without this take, is not given: it is never too much.
     pub(crate) fn put_back(&self, spent: &Spent) {
-        let Spent { spot, moved: Moved { before, after }, worth } = spent;
+        let Spent { spot, moved: Moved { before, after }, worth, .. } = spent;
         // ordering: Relaxed, throughout: the word is the whole state.
         let Err(_) = spot.full_at.compare_exchange(*after, *before, Relaxed, Relaxed) else { return };
         // Without the take the key would have been full at `after - worth`. From then on nothing came for it.

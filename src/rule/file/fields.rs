@@ -1,6 +1,6 @@
 //! One table of a file of rules, asked field by field.
 
-use super::text;
+use super::text::{self, shown};
 use std::time::Duration;
 use toml::{
     Spanned,
@@ -189,11 +189,4 @@ impl<'d> Fields<'d> {
         };
         values.iter().map(table).collect()
     }
-}
-
-/// As much of it as belongs into a message.
-fn shown(text: &str) -> String {
-    let start: String = text.chars().take(40).collect();
-    let dots = if start.len() < text.len() { "..." } else { "" };
-    format!("{:?}", start + dots)
 }

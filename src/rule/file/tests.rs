@@ -195,6 +195,27 @@ fn a_file_that_cannot_be_read_is_an_error_that_names_it() {
     assert!(Rules::from_file(std::env::temp_dir()).is_err(), "a folder is no file");
 }
 
+#[test]
+fn an_error_about_a_text_of_a_megabyte_is_a_line_and_a_list_far_too_long_is_refused_at_its_end() {
+    let long = "9".repeat(1 << 20);
+    let rule = "[rules.r]\nalgorithm = 'fixed_window'\nlimit = 1\nper = '1s'\n";
+    let many: String = (0..100_000).map(|n| format!("'k{n}*',")).collect();
+    for text in [
+        format!("[rules.r]\nalgorithm = 'fixed_window'\nlimit = 1\nper = '{long}'"),
+        format!("[rules.{long}]\nlimit = 1"),
+        format!("[rules]\n{long} = 1"),
+        format!("[rules.r]\n{long} = 1"),
+        format!("[rules.r]\nlimit = {long}\nalgorithm = 'fixed_window'"),
+        format!("{rule}mode = '{long}'"),
+        format!("{rule}deny = ['{long}']"),
+        format!("{rule}deny = [{many}]"),
+        format!("{rule}allow = [{many}]"),
+    ] {
+        let error = Rules::from_toml(&text).expect_err("far too long").to_string();
+        assert!(error.starts_with("line ") && error.len() < 1_000, "{} bytes: {:.200}", error.len(), error);
+    }
+}
+
 proptest! {
     #[test]
     fn no_text_makes_it_panic(text in any::<String>()) {

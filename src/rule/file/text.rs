@@ -7,7 +7,7 @@ use std::time::Duration;
 /// # Errors
 /// What is wrong with it, in a sentence.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("a time such as \"10s\", \"100ms\" or \"1h 30m\" (us, ms, s, m, h, d), not {text:?}");
+    let wrong = || format!("a time such as \"10s\", \"100ms\" or \"1h 30m\" (us, ms, s, m, h, d), not {}", shown(text));
     let mut rest = text.trim();
     let mut sum = Duration::ZERO;
     if rest.is_empty() {
@@ -33,6 +33,16 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         rest = after.trim_start();
     }
     Ok(sum)
+}
+
+/// Longer texts are cut short in messages: a name of a rule never is.
+const SHOWN_MAX: usize = 128;
+
+/// As much of it as belongs into a message.
+pub(super) fn shown(text: &str) -> String {
+    let start: String = text.chars().take(SHOWN_MAX).collect();
+    let dots = if start.len() < text.len() { "..." } else { "" };
+    format!("{:?}", start + dots)
 }
 
 /// An offset such as `+05:30`, in seconds.

@@ -45,14 +45,14 @@ const RESPONSE_TIMEOUT: Micros = Micros::from_millis(200);
 ///     .instances(3)
 ///     .rule(Rule::token_bucket(1_000, second).burst(100))
 ///     .traffic(Traffic::poisson(2_000.0))
-///     .network(Network::default().loss(0.1))
+///     .network(Network::default().loss(0.01))
 ///     .faults(Faults::none().crashes(second, second / 10))
 ///     .span(3 * second)
 ///     .seed(7)
 ///     .build()?;
 /// let report = world.run();
 /// assert!(report.holds(), "{report}");
-/// assert!(report.admitted() > 2_000);
+/// assert!(report.admitted() > 1_000); // of some 3,100: a question whose answer is lost is asked again after 200 ms
 /// assert_eq!(report, world.run());
 /// # Ok::<(), tollgate::Error>(())
 /// ```
