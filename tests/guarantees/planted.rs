@@ -59,8 +59,8 @@ fn cut_off(seed: u64, kind: Kind) -> Builder {
         .seed(seed)
 }
 
-/// Mistakes of the book that no engine as it is can bring to light (it is too careful: `DropFirst`, `HoldCap`, `CountEarly`,
-/// `NetRefunds`, `RefundStale`, `RefundNewest`) are left to the adversarial runs of the book itself.
+/// Other mistakes of the book (`DropFirst`, `HoldCap`, `CountEarly`, `NetRefunds`, `RefundStale`, `RefundNewest`) are left to its
+/// own adversarial runs, whose instances do the worst that they may: an engine as it is may be too careful to show them.
 fn all_are_noticed(all: &[(Planted, Kind)], world: impl Fn(u64, Kind) -> Builder) {
     let missed: Vec<_> = all
         .iter()
