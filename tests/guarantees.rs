@@ -12,6 +12,8 @@ mod conserved;
 mod exceptions;
 #[path = "guarantees/planted.rs"]
 mod planted;
+#[path = "guarantees/said.rs"]
+mod said;
 #[path = "guarantees/seeds.rs"]
 mod seeds;
 #[path = "guarantees/usage.rs"]

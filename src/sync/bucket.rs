@@ -40,6 +40,8 @@ pub(super) struct Open {
     /// Not that of the bucket any more where its window ended meanwhile.
     pub(super) epoch: u64,
     pub(super) seq: u64,
+    /// The series that its totals are of: not the bucket's any more where a window ended meanwhile.
+    pub(super) born: u64,
     pub(super) sent_at: Micros,
     pub(super) window: Micros,
     /// Asked of other numbers, or before the key was blocked or cleared: its denial says nothing any more.
@@ -399,9 +401,11 @@ impl Bucket {
 
     /// Books an answer to the open question, which the caller has matched and which came in time.
     pub(super) fn settle(&mut self, open: &Open, reply: &Reply, lease_end: Micros) {
-        // A new series may have begun since it was asked: no more is booked of it than there is.
-        self.debt_acked = self.debt_acked.max(open.debt).min(self.debt_seen);
-        self.outage_acked = self.outage_acked.max(open.outage).min(self.outage());
+        // Of a series that is over nothing is booked in the new one.
+        if open.born == self.born {
+            self.debt_acked = self.debt_acked.max(open.debt);
+            self.outage_acked = self.outage_acked.max(open.outage);
+        }
         self.refunded_acked = self.refunded_acked.max(open.refunded);
         self.untold = false;
         self.known_until = lease_end;

@@ -224,6 +224,7 @@ impl Engine {
         let open = super::bucket::Open {
             epoch: bucket.epoch,
             seq: bucket.seq,
+            born: bucket.born,
             sent_at: now,
             window,
             dated: false,

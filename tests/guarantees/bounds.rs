@@ -2,7 +2,7 @@
 
 use crate::{
     seeds,
-    worlds::{self, SHARED},
+    worlds::{self, LOCAL, SHARED},
 };
 
 /// Seeds for each algorithm in each mode.
@@ -20,5 +20,20 @@ fn no_fault_of_the_network_and_no_crash_breaks_the_bound() {
         });
         let each = admitted / tried;
         assert!(!seeds::all_are_tried() || each > 100, "{kind:?} {mode:?}: {each} tokens a world: nothing was tried");
+    }
+}
+
+#[test]
+fn each_instance_of_a_local_rule_keeps_the_bound_by_itself() {
+    let test = "each_instance_of_a_local_rule_keeps_the_bound_by_itself";
+    for &(kind, mode) in LOCAL {
+        let mut admitted = 0;
+        let tried = seeds::each(test, EACH / 3, |seed| {
+            let report = worlds::holds(worlds::hostile(seed, kind, mode)).map_err(|e| format!("{kind:?}: {e}"))?;
+            let asked: u64 = report.places.iter().map(|place| place.syncs).sum();
+            admitted += report.admitted();
+            if asked == 0 { Ok(()) } else { Err(format!("{kind:?}: {asked} questions: {report}")) }
+        });
+        assert!(!seeds::all_are_tried() || admitted / tried > 100, "{kind:?}: {admitted} in {tried} worlds");
     }
 }

@@ -4,6 +4,7 @@ use std::{
     env,
     io::{Write, stderr},
     ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
 
@@ -28,7 +29,9 @@ pub(crate) fn each(test: &str, count: u64, mut what: impl FnMut(u64) -> Result<(
     let seeds = seeds(count);
     let (start, mut told) = (Instant::now(), Instant::now());
     for seed in seeds.clone() {
-        if let Err(why) = what(seed) {
+        // A world that panics is told with its seed as well.
+        let came = catch_unwind(AssertUnwindSafe(|| what(seed)));
+        if let Err(why) = came.unwrap_or_else(|_| Err("it panicked, see above".to_owned())) {
             panic!(
                 "seed {seed}: {why}\n  again: TOLLGATE_SEED={seed} cargo test --all-features --test guarantees {test}"
             );

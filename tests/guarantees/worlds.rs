@@ -41,6 +41,16 @@ pub(crate) const SHARED: &[(Kind, Mode)] = &[
     (Kind::SlidingCounter, Mode::Buffered),
 ];
 
+/// Every algorithm, each instance by itself.
+pub(crate) const LOCAL: &[(Kind, Mode)] = &[
+    (Kind::TokenBucket, Mode::Local),
+    (Kind::LeakyBucket, Mode::Local),
+    (Kind::LeakyQueue, Mode::Local),
+    (Kind::FixedWindow, Mode::Local),
+    (Kind::SlidingLog, Mode::Local),
+    (Kind::SlidingCounter, Mode::Local),
+];
+
 /// A rule of this kind, its demand in tokens a second, and the largest cost that it ever admits.
 pub(crate) fn rule(kind: Kind, mode: Mode, rng: &mut Rng) -> (Rule, f64, u64) {
     let rate = rng.choice([20, 100, 2_000]).unwrap_or(20);

@@ -78,6 +78,27 @@ fn what_an_outage_let_through_in_an_old_window_is_not_booked_in_a_new_one() {
     }
 }
 
+// An answer of a new window to a question that told nothing of the old one: the totals of the old are none of the new.
+#[test]
+fn what_was_booked_in_an_old_window_hides_nothing_of_a_new_one() {
+    let mut world = World::new(1, &[ten_seconds(20).mode(Mode::Exact)]);
+    let outage = |world: &mut World, tokens: u64| {
+        let cell = world.nodes[0].tier.find(0, &World::key("k")).expect("a known key");
+        cell.add_outage(tokens);
+        world.nodes[0].tier.call(&cell);
+        world.run(Micros::from_millis(50));
+    };
+    assert!(world.passes(0, 1));
+    outage(&mut world, 8);
+    assert_eq!(world.passed(0, 20), 11, "8 were booked");
+    world.store.step_clock(10_000_000); // the instance cannot know
+    assert!(world.passes(0, 1), "a new window");
+    outage(&mut world, 5);
+    assert_eq!(world.passed(0, 20), 14, "5 were booked");
+    let cell = world.nodes[0].tier.find(0, &World::key("k")).expect("a known key");
+    assert_eq!((cell.outage(), world.nodes[0].engine.tally().expired), (13, 0));
+}
+
 // cases: reports add up, whoever reports when; none is told twice, none overwrites another.
 #[test]
 fn what_two_instances_report_adds_up() {

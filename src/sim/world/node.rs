@@ -54,7 +54,8 @@ impl Wake for Answered {
 
 /// What a check came to at once.
 pub(super) enum First {
-    Admitted,
+    /// Let in, after so long a wait.
+    Admitted(Micros),
     /// Somebody waits, or nobody is let in.
     Not,
 }
@@ -160,7 +161,8 @@ impl Node {
             Mode::Local => {
                 let Ok(quota) = Quota::new(&terms.numbers) else { return First::Not };
                 return match self.governed.check(number, key, cost, &quota) {
-                    Verdict::Allowed { .. } => First::Admitted,
+                    Verdict::Allowed { .. } => First::Admitted(Micros::ZERO),
+                    Verdict::Queued { delay, .. } => First::Admitted(delay),
                     _ => {
                         place.denied += cost;
                         First::Not
@@ -177,14 +179,14 @@ impl Node {
             Mode::Leased | Mode::Buffered => {}
         }
         match self.tier.check(number, key, cost) {
-            Local::Allowed { .. } => return First::Admitted,
+            Local::Allowed { .. } => return First::Admitted(Micros::ZERO),
             Local::Denied { .. } => place.denied += cost,
             Local::Saturated => place.failed += cost,
             Local::Cold(cell)
                 if terms.mode == Mode::Buffered
                     && cell.take_first(cost, terms.ahead(self.engine.members().unwrap_or(1))) =>
             {
-                return First::Admitted;
+                return First::Admitted(Micros::ZERO);
             }
             Local::Cold(cell) if ask.waits => self.ask(ask, cell, place),
             Local::Cold(cell) => {
@@ -198,7 +200,7 @@ impl Node {
                     && cell.cold_credit(cost, tokens, terms.lease_ttl, self.clock.coarse())
                 {
                     self.tier.call(&cell);
-                    return First::Admitted;
+                    return First::Admitted(Micros::ZERO);
                 }
                 cell.refuse(cost);
                 self.tier.call(&cell);

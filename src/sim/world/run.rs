@@ -322,9 +322,15 @@ impl<'w> Run<'w> {
         let Some(key) = Key::new(&self.keys[request.key as usize], LongKeys::Hash) else { return };
         let ask = Ask { terms, rule, key_number: request.key, key: &key, cost, waits: request.waits };
         let slot = &mut self.slots[place];
-        if let First::Admitted = slot.node.check(&ask, &mut slot.place) {
+        if let First::Admitted(delay) = slot.node.check(&ask, &mut slot.place) {
             slot.place.admitted += cost;
-            self.trace.push(Admitted { at: now, key: number, who: slot.node.born, cost, sort: Sort::Admitted });
+            self.trace.push(Admitted {
+                at: now.plus(delay),
+                key: number,
+                who: slot.node.born,
+                cost,
+                sort: Sort::Admitted,
+            });
         }
         if slot.node.is_called() {
             let lag = Micros(10 + self.lots.u64(0..LAG_MAX));

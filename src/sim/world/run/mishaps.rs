@@ -89,7 +89,8 @@ impl<'w> Run<'w> {
     }
 
     pub(super) fn concede(&mut self, at: Micros, key: usize, tokens: u64) {
-        if tokens > 0 {
+        // What happens to the authority is nothing to who asks it nothing.
+        if tokens > 0 && self.rule_of(key).mode != Mode::Local {
             self.conceded.push(Conceded { at, key: key as u32, tokens });
         }
     }
@@ -114,13 +115,26 @@ impl<'w> Run<'w> {
         }
     }
 
-    /// What may be spent twice when the authority forgets: what is out, and one burst where one who never knew the
-    /// bucket asks first.
+    /// What may be spent twice when the authority forgets: what is out, one burst where one who never knew the bucket
+    /// asks first (or it starts full), and what was owed.
+    ///
+    /// Let T be what is free, and G be T less all that instances gave themselves and have not told (see
+    /// `sync::ahead`): what is admitted in a span is G at its start, the refill, and all leaps of T, less G at its end.
+    /// G starts at the burst at most, or after the loss at the burst and what is out; it ends at `-N * ahead` or more,
+    /// which their births have conceded. When memory is lost T leaps from where it was to the burst. Debts that are
+    /// booked put T below zero, and then that is more than a burst.
     pub(super) fn concede_lost_memory(&mut self, now: Micros) {
         for key in 0..self.names.len() {
-            let out = self.store.sums(&self.names[key]).map_or(0, |sums| sums.out);
-            self.concede(now, key, out.saturating_add(most(&self.rule_of(key).numbers)));
+            let (out, owed) = self.out_and_owed(key);
+            self.concede(now, key, out.saturating_add(owed).saturating_add(most(&self.rule_of(key).numbers)));
         }
+    }
+
+    /// What is lent of a key, and how far what is free is below zero. (A queue is below zero when it is used.)
+    fn out_and_owed(&self, key: usize) -> (u64, u64) {
+        let is_queue = self.rule_of(key).numbers.algorithm == Algorithm::LeakyQueue;
+        let owed = |free: i64| if is_queue { 0 } else { free.min(0).unsigned_abs() };
+        self.store.sums(&self.names[key]).map_or((0, 0), |sums| (sums.out, owed(sums.free)))
     }
 
     /// What was let go in the lost time.
@@ -149,10 +163,10 @@ impl<'w> Run<'w> {
         let Ok(step) = u64::try_from(micros) else { return };
         for key in 0..self.names.len() {
             let numbers = &self.rule_of(key).numbers;
-            let out = self.store.sums(&self.names[key]).map_or(0, |sums| sums.out);
+            let (out, owed) = self.out_and_owed(key);
             // Windows are judged by the authority's clock, to which no time was added.
             let came = numbers.rate.tokens_in(Micros(step)).saturating_add(1);
-            let refill = if numbers.algorithm.is_window() { 0 } else { came.min(most(numbers)) };
+            let refill = if numbers.algorithm.is_window() { 0 } else { came.min(most(numbers).saturating_add(owed)) };
             self.concede(now, key, out.saturating_add(refill));
         }
     }

@@ -51,6 +51,7 @@ impl<'w> Run<'w> {
             unbalanced: None,
             trace: Vec::new(),
         };
+        let calendar = self.clock.calendar().minus(self.clock.now());
         let locals = self.terms.iter().any(|terms| terms.mode == Mode::Local);
         // (machine, parts conceded so far), for each key, or for each key and instance of a local rule.
         let mut machines: HashMap<(u32, u32), (Central, i128)> = HashMap::new();
@@ -71,13 +72,17 @@ impl<'w> Run<'w> {
                 report.conceded = report.conceded.max(*sum);
             }
             let terms = self.rule_of(admitted.key as usize);
-            let fresh = || (machine_of(&terms.numbers), 0);
-            let (machine, parts) = if locals && terms.mode == Mode::Local {
+            let local = locals && terms.mode == Mode::Local;
+            let (machine, parts) = if local {
+                let fresh = || (Central::new(&terms.numbers), 0);
                 machines.entry((admitted.key, admitted.who)).or_insert_with(fresh)
             } else {
-                row[admitted.key as usize].get_or_insert_with(fresh)
+                row[admitted.key as usize].get_or_insert_with(|| (machine_of(&terms.numbers), 0))
             };
-            let moment = if plain {
+            let moment = if local {
+                // By the instance's own calendar, which nobody sets.
+                Moment { at: admitted.at, shown: admitted.at, there: admitted.at.plus(calendar), steps: 1 }
+            } else if plain {
                 Moment {
                     at: admitted.at,
                     shown: admitted.at,
