@@ -401,7 +401,7 @@ impl Bucket {
 
     /// Books an answer to the open question, which the caller has matched and which came in time.
     pub(super) fn settle(&mut self, open: &Open, reply: &Reply, lease_end: Micros) {
-        // Of a series that is over nothing is booked in the new one.
+        // A new series may have begun since it was asked, of which nothing is booked yet.
         if open.born == self.born {
             self.debt_acked = self.debt_acked.max(open.debt);
             self.outage_acked = self.outage_acked.max(open.outage);

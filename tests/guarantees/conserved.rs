@@ -10,10 +10,13 @@ use tollgate::{
     sim::{Network, Traffic, World},
 };
 
+/// Seeds.
+pub(crate) const EACH: u64 = 800;
+
 #[test]
 fn what_came_was_admitted_or_is_held_or_free_or_overflowed() {
     let test = "what_came_was_admitted_or_is_held_or_free_or_overflowed";
-    seeds::each(test, 800, |seed| {
+    seeds::each(test, EACH, |seed| {
         let mut rng = Rng::with_seed(seed);
         let (rate, burst) = (rng.u64(1..2_000), rng.u64(1..2_000));
         let mode = if rng.u32(0..3) == 0 { Mode::Exact } else { Mode::Leased };

@@ -11,7 +11,7 @@ use tollgate::{
 };
 
 /// Seeds for each algorithm in each mode.
-const EACH: u64 = 120;
+pub(crate) const EACH: u64 = 80;
 
 /// Runs hostile worlds in which the authority fails too, and wants something to be conceded, and that to be enough.
 fn authority_fails(test: &str, faults: impl Fn(&mut Rng) -> Faults, want: impl Fn(&Report) -> Result<(), String>) {

@@ -3,7 +3,7 @@
 use crate::worlds::{Kind, MS, SECOND};
 use fastrand::Rng;
 use tollgate::{
-    Rule,
+    Mode, Rule,
     sim::{Builder, Faults, Network, Planted, Traffic, World},
 };
 
@@ -19,6 +19,10 @@ fn caught(fault: Planted, world: impl Fn(u64) -> Builder) -> Option<u64> {
 
 /// A world in which much gets lost, late or overtaken, with a rule of this kind, that lets some 100 to 2,000 pass in a second.
 fn lossy(seed: u64, kind: Kind) -> Builder {
+    lossy_in(seed, kind, Mode::Leased)
+}
+
+fn lossy_in(seed: u64, kind: Kind, mode: Mode) -> Builder {
     let mut rng = Rng::with_seed(seed);
     let rate = rng.u64(100..2_000);
     let rule = match kind {
@@ -29,7 +33,7 @@ fn lossy(seed: u64, kind: Kind) -> Builder {
     };
     World::builder()
         .instances(rng.usize(2..6))
-        .rule(rule.lease_ttl(500 * MS).horizon(100 * MS))
+        .rule(rule.mode(mode).lease_ttl(500 * MS).horizon(100 * MS))
         .traffic(Traffic::poisson(rate as f64).restless(400 * MS).waits(0.5))
         .network(Network::default().loss(0.05).repeat(0.3).slow(0.2, SECOND / 2))
         .span(3 * SECOND)
@@ -55,8 +59,8 @@ fn cut_off(seed: u64, kind: Kind) -> Builder {
         .seed(seed)
 }
 
-/// Mistakes of the book that no engine as it is can bring to light (it is too careful) are left to the adversarial runs of
-/// the book itself.
+/// Mistakes of the book that no engine as it is can bring to light (it is too careful: `DropFirst`, `HoldCap`, `CountEarly`,
+/// `NetRefunds`, `RefundStale`, `RefundNewest`) are left to the adversarial runs of the book itself.
 fn all_are_noticed(all: &[(Planted, Kind)], world: impl Fn(u64, Kind) -> Builder) {
     let missed: Vec<_> = all
         .iter()
@@ -111,4 +115,11 @@ fn an_instance_that_does_not_tell_what_it_knows_of_is_noticed_when_memory_is_los
     let honest: f64 = (0..10).map(|seed| excess(world(seed))).sum();
     let lying: f64 = (0..10).map(|seed| excess(world(seed).planted(Planted::ForgetsGeneration))).sum();
     assert!(honest < 10.0 * 400.0 && lying > 10.0 * 2_000.0, "{honest} {lying}");
+}
+
+#[test]
+fn debts_that_are_not_told_are_noticed() {
+    let all = [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingLog, Kind::SlidingCounter];
+    let all = all.map(|kind| (Planted::HidesDebt, kind));
+    all_are_noticed(&all, |seed, kind| lossy_in(seed, kind, Mode::Buffered));
 }

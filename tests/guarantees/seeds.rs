@@ -1,15 +1,45 @@
 //! Which seeds are tried, and what is said of one that fails.
 
 use std::{
+    cell::Cell,
     env,
     io::{Write, stderr},
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
     time::{Duration, Instant},
 };
 
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// Seeds that the tests of this file have tried by now.
+static TRIED: AtomicU64 = AtomicU64::new(0);
+
+/// What one test has tried, told when its thread ends.
+struct Sum {
+    test: String,
+    seeds: Cell<u64>,
+    start: Instant,
+}
+
+impl Drop for Sum {
+    fn drop(&mut self) {
+        // ordering: Relaxed. A count.
+        let all = TRIED.fetch_add(self.seeds.get(), Relaxed) + self.seeds.get();
+        let (test, seeds, took) = (&self.test, self.seeds.get(), self.start.elapsed().as_secs_f64());
+        let _ = writeln!(stderr(), "{test}: {seeds} seeds in {took:.1} s; {all} in all by now");
+    }
+}
+
+thread_local! {
+    static SUM: Sum = Sum {
+        test: thread::current().name().unwrap_or("one test").to_owned(),
+        seeds: Cell::new(0),
+        start: Instant::now(),
+    };
 }
 
 /// The seeds of a test that tries `count` of them unless told otherwise.
@@ -29,6 +59,7 @@ pub(crate) fn each(test: &str, count: u64, mut what: impl FnMut(u64) -> Result<(
     let seeds = seeds(count);
     let (start, mut told) = (Instant::now(), Instant::now());
     for seed in seeds.clone() {
+        SUM.with(|sum| sum.seeds.set(sum.seeds.get() + 1));
         // A world that panics is told with its seed as well.
         let came = catch_unwind(AssertUnwindSafe(|| what(seed)));
         if let Err(why) = came.unwrap_or_else(|_| Err("it panicked, see above".to_owned())) {

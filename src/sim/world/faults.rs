@@ -234,6 +234,8 @@ pub enum Planted {
     HidesHold,
     /// Instances tell that they used nothing.
     HidesUse,
+    /// Instances tell that they spent nothing of what they gave themselves.
+    HidesDebt,
     /// Instances do not tell which life of a bucket they know, so that lost state is never noticed.
     ForgetsGeneration,
     /// An answer that comes after its question was given up is taken for the answer to the next.

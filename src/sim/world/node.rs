@@ -2,7 +2,7 @@
 
 use super::{report::Place, traffic::Source};
 use crate::{
-    atomic::{AtomicBool, Ordering::Relaxed},
+    atomic::{AtomicBool, Mutex, Ordering::Relaxed},
     clock::Clock,
     error::ErrorKind,
     key::{Key, KeySpace},
@@ -15,8 +15,9 @@ use crate::{
 };
 use std::{
     future::Future,
+    mem,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, PoisonError},
     task::{Context, Poll, Wake, Waker},
 };
 
@@ -41,14 +42,25 @@ impl Doorbell {
     }
 }
 
-/// Whether anybody who waits was answered.
+/// The numbers of those who wait and were answered, in that order.
 #[derive(Default)]
-struct Answered(AtomicBool);
+struct Answered(Mutex<Vec<usize>>);
 
-impl Wake for Answered {
+impl Answered {
+    fn take(&self) -> Vec<usize> {
+        mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Puts one who waits on that list: crowds are not looked through for each answer.
+struct Called {
+    number: usize,
+    answered: Arc<Answered>,
+}
+
+impl Wake for Called {
     fn wake(self: Arc<Self>) {
-        // ordering: Relaxed, as in `ring`.
-        self.0.store(true, Relaxed);
+        self.answered.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
     }
 }
 
@@ -104,7 +116,9 @@ pub(super) struct Node {
     fallback: Governed,
     /// What the engine has to take in its next round.
     inbox: Vec<Input>,
-    waiting: Vec<Waiting>,
+    /// Who waits, by number, and the numbers that are free.
+    waiting: Vec<Option<Waiting>>,
+    vacant: Vec<usize>,
     answered: Arc<Answered>,
     /// When the engine runs next.
     pub(super) wake: Micros,
@@ -135,6 +149,7 @@ impl Node {
             fallback: Governed::new(clock.clone(), KEYS_MAX),
             inbox: Vec::new(),
             waiting: Vec::new(),
+            vacant: Vec::new(),
             answered: Arc::default(),
             wake: Micros::MAX,
             state: State::Up,
@@ -223,11 +238,15 @@ impl Node {
     /// Has somebody wait at this cell.
     fn wait(&mut self, who: Who, cell: Arc<Cell>, deadline: Micros) {
         let (mut ticket, waiter) = pair();
+        let number = self.vacant.pop().unwrap_or_else(|| {
+            self.waiting.push(None);
+            self.waiting.len() - 1
+        });
         // Once now, so that the answer wakes.
-        let waker = Waker::from(self.answered.clone());
+        let waker = Waker::from(Arc::new(Called { number, answered: self.answered.clone() }));
         _ = pin!(&mut ticket).poll(&mut Context::from_waker(&waker));
         self.inbox.push(Input::Ask { cell: cell.clone(), cost: who.cost, deadline, waiter });
-        self.waiting.push(Waiting { ticket, who, cell });
+        self.waiting[number] = Some(Waiting { ticket, who, cell });
     }
 
     /// The outage policy, as the limiter applies it.
@@ -254,7 +273,7 @@ impl Node {
 
     /// One round of the driver: all that came in, and the flush that ends it.
     pub(super) fn round(&mut self, now: Micros, effects: &mut Vec<Effect>) {
-        for input in std::mem::take(&mut self.inbox) {
+        for input in mem::take(&mut self.inbox) {
             self.engine.turn(input, now, effects);
         }
         while let Some(cell) = self.tier.next_call() {
@@ -268,17 +287,12 @@ impl Node {
 
     /// Takes the answers that are there; who was at a cell that is closed waits on at its successor.
     pub(super) fn collect(&mut self, terms: &[Terms], places: &mut Place, admitted: &mut Vec<Late>) {
-        // ordering: Relaxed, as in `ring`.
-        if !self.answered.0.swap(false, Relaxed) {
-            return;
-        }
-        let waker = Waker::from(self.answered.clone());
-        let mut context = Context::from_waker(&waker);
-        for mut waiting in std::mem::take(&mut self.waiting) {
-            let Poll::Ready(answer) = pin!(&mut waiting.ticket).poll(&mut context) else {
-                self.waiting.push(waiting);
-                continue;
-            };
+        let mut context = Context::from_waker(Waker::noop());
+        for number in self.answered.take() {
+            let Some(mut waiting) = self.waiting.get_mut(number).and_then(Option::take) else { continue };
+            self.vacant.push(number);
+            // Whoever is on the list was answered.
+            let Poll::Ready(answer) = pin!(&mut waiting.ticket).poll(&mut context) else { continue };
             let (Who { rule, key, cost, asked_at }, cell) = (waiting.who, waiting.cell);
             match answer {
                 Answer::Given { by_authority, delay, .. } => {

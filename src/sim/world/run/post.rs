@@ -229,6 +229,7 @@ impl<'w> Run<'w> {
             Some(Planted::SpendsDeadLeases) => sync.span = Micros::from_millis(20),
             Some(Planted::HidesHold) => sync.hold = 0,
             Some(Planted::HidesUse) => sync.used = 0,
+            Some(Planted::HidesDebt) => sync.debt.sum = sync.debt.acked,
             Some(Planted::ForgetsGeneration) => sync.generation = 0,
             Some(Planted::ForgetsOrder) => {
                 let last = self.lie.order.entry((name.clone(), sync.instance)).or_default();
