@@ -1,7 +1,8 @@
 //! `KeyHandle`: checks of one key without a look-up.
 
 use super::{
-    handle::{Limiter, Step},
+    handle::Limiter,
+    road::Step,
     setup::{Setup, Way},
 };
 use crate::{decision::Decision, key::Key, local::Cell, rule::Mode};

@@ -13,6 +13,7 @@ mod orders;
 mod outage;
 mod plain;
 mod reserve;
+mod road;
 mod set;
 mod setup;
 mod together;

@@ -5,7 +5,8 @@
 //! through the engine where the authority had given it. Nothing here crosses keys in the store.
 
 use super::{
-    handle::{LAG, Limiter, Step},
+    handle::Limiter,
+    road::{LAG, Step},
     setup::{Setup, Way, count},
 };
 use crate::{

@@ -7,7 +7,8 @@ mod fields;
 mod text;
 
 use super::{
-    model::{Abandoned, Cold, Constant, Mode, Outage, Override, Rule},
+    model::{Constant, Override, Rule},
+    policy::{Abandoned, Cold, Mode, Outage},
     rules::Rules,
     terms::Fault,
 };

@@ -9,15 +9,17 @@ mod lists;
 mod model;
 mod plain;
 mod plan;
+mod policy;
 mod reload;
 mod rules;
 mod terms;
 
 pub(crate) use lists::Lists;
 pub(crate) use model::Constant;
-pub use model::{Abandoned, Cold, Mode, Outage, Rule};
+pub use model::Rule;
 pub(crate) use plain::Template;
 pub(crate) use plan::Plan;
+pub use policy::{Abandoned, Cold, Mode, Outage};
 pub(crate) use reload::{Current, Seen};
 pub use rules::Rules;
 pub(crate) use terms::{LEASE_MARGIN, Terms};

@@ -2,7 +2,8 @@
 
 use super::{
     lists::{ENTRY_BYTES_MAX, EXACT_MAX, Entry, Lists, PATTERNS_MAX},
-    model::{Cold, Constant, Override, Rule},
+    model::{Constant, Override, Rule},
+    policy::Cold,
     terms::{Fault, Terms, fault, intern},
 };
 use crate::error::Error;

@@ -4,8 +4,9 @@
 //! and what is allowed.
 
 use super::{
-    model::{Abandoned, Cold, Constant, Mode, Outage, Rule},
+    model::{Constant, Rule},
     plain::Template,
+    policy::{Abandoned, Cold, Mode, Outage},
 };
 use crate::{
     algorithm::{Algorithm, Frame},
