@@ -61,9 +61,10 @@ pub(crate) enum Reset {
     Rate,
     /// After a span of this length at the latest.
     Span(Micros),
-    /// At the end of the present window of this length, and `more` later; so much of it, or of it and whole ones
-    /// before it, is over.
-    Window { length: Micros, over: Micros, more: Micros },
+    /// At the end of the present window of this length, of which so much, or that and whole ones before it, is over.
+    Window { length: Micros, over: Micros },
+    /// At the end of the window after that.
+    NextWindow { length: Micros, over: Micros },
 }
 
 impl Decision {
@@ -140,11 +141,13 @@ impl Decision {
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         let missing = self.limit.saturating_sub(self.remaining);
+        let left = |length: Micros, over: Micros| length.minus(Micros(over.0 % length.0.max(1)));
         let after = match self.reset {
             Reset::Rate => self.rate.time_for(missing),
             _ if missing == 0 => Micros::ZERO,
             Reset::Span(length) => length,
-            Reset::Window { length, over, more } => length.minus(Micros(over.0 % length.0.max(1))).plus(more),
+            Reset::Window { length, over } => left(length, over),
+            Reset::NextWindow { length, over } => left(length, over).plus(length),
         };
         after.into()
     }

@@ -28,20 +28,23 @@ impl Setup {
     }
 
     /// When a window's limit is there again. Takes no remainder: few ask.
+    #[inline]
     fn reset(&self) -> Reset {
         let numbers = &self.terms.numbers;
-        let length = numbers.window;
-        let (offset, more) = match numbers.algorithm {
-            Algorithm::FixedWindow => (numbers.offset, Micros::ZERO),
-            Algorithm::SlidingCounter => (Micros::ZERO, length),
-            _ => return Reset::Span(length),
-        };
+        let (length, fixed) = (numbers.window, numbers.algorithm == Algorithm::FixedWindow);
+        if !fixed && numbers.algorithm != Algorithm::SlidingCounter {
+            return Reset::Span(length);
+        }
         let now = match &self.way {
             Way::Shared { driver, .. } => driver.there(self.clock.coarse()),
             _ => Some(self.clock.calendar()),
         };
-        // Before the authority has told its time nothing is known but the length.
-        now.map_or(Reset::Span(length.plus(more)), |now| Reset::Window { length, over: now.plus(offset), more })
+        match now {
+            Some(now) if fixed => Reset::Window { length, over: now.plus(numbers.offset) },
+            Some(over) => Reset::NextWindow { length, over },
+            // Before the authority has told its time nothing is known but the length.
+            None => Reset::Span(if fixed { length } else { length.plus(length) }),
+        }
     }
 
     #[inline]
