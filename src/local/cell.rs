@@ -41,6 +41,9 @@ const SOFT: Micros = Micros::from_millis(250);
 
 /// So often a check yields to the engine that takes over a first allowance.
 const PATIENCE: u32 = 100;
+/// And so often it sleeps for a moment after that, some milliseconds in all, before it takes no for an answer.
+const NAPS: u32 = 50;
+const NAP: Duration = Duration::from_micros(50);
 
 /// No engine has a number for it.
 const NO_SLOT: u32 = u32::MAX;
@@ -281,11 +284,13 @@ impl Cell {
     /// Spends from the first allowance of a `Buffered` key: up to so many tokens while no engine has taken charge of the
     /// cell. The engine is to be called.
     pub(crate) fn take_first(&self, cost: u64, allowance: u64) -> bool {
-        // An engine that takes over needs some microseconds for it; one that was interrupted may need longer.
-        for _ in 0..PATIENCE {
+        // An engine that takes over needs some microseconds for it. One that was interrupted needs a processor first: a
+        // short sleep makes room for it, where yielding does not.
+        for round in 0..PATIENCE + NAPS {
             match self.first.take(cost, allowance) {
                 Some(spent) => return spent,
-                None => std::thread::yield_now(),
+                None if round < PATIENCE => std::thread::yield_now(),
+                None => std::thread::sleep(NAP),
             }
         }
         false
