@@ -43,7 +43,7 @@ const SOFT: Micros = Micros::from_millis(250);
 const PATIENCE: u32 = 100;
 /// And so often it sleeps for a moment after that, some milliseconds in all, before it takes no for an answer.
 const NAPS: u32 = 50;
-const NAP: Duration = Duration::from_micros(50);
+const NAP: std::time::Duration = std::time::Duration::from_micros(50);
 
 /// No engine has a number for it.
 const NO_SLOT: u32 = u32::MAX;
