@@ -188,7 +188,8 @@ async fn leases_that_ended_while_cut_off_are_never_spent() {
     for (proxy, ..) in &nodes {
         proxy.freeze();
     }
-    assert!(nodes.iter().any(|(_, _, gate, _)| gate.snapshot().held > 0), "something is lent");
+    let held: u64 = nodes.iter().map(|(_, _, gate, _)| gate.snapshot().held).sum();
+    assert!(held > 0, "something is lent");
     for (_, clock, _, limiter) in &nodes {
         clock.advance(ttl);
         for _ in 0..100 {
@@ -202,7 +203,8 @@ async fn leases_that_ended_while_cut_off_are_never_spent() {
         taken += u64::from(limiter.check("k").await.is_allowed());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!((450..=501).contains(&taken), "{taken}");
+    // What they held is lost, and as much again at most by an answer that was on its way when the link froze.
+    assert!((499 - 2 * held..=501).contains(&taken), "{taken}, and {held} were held");
     fresh.shutdown().await.expect("a clean end");
 }
 
