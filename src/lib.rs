@@ -54,6 +54,9 @@
 //! | [`Local`](Mode::Local) | this process alone | `burst + rate * T` for each instance | no difference |
 //! | [`Leased`](Mode::Leased), the default | this process, from lent tokens | `burst + rate * T` for all instances together | what was lent, then the rule's [`Outage`] |
 //! | [`Exact`](Mode::Exact) | the authority, each time | `burst + rate * T` for all instances together | the rule's [`Outage`] |
+//! | [`Buffered`](Mode::Buffered) | this process, and reports afterwards | the same and `N` instances' [`delta_max`](Rule::delta_max) | goes on for `delta_max`, then the rule's [`Outage`] |
+//!
+//! So for buckets; the [other algorithms](guide::algorithms) count in windows or let requests leave one by one.
 //!
 //! A gate whose rules are all `Local` is built by [`build_local`](Builder::build_local) and needs no runtime.
 //!
