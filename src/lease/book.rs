@@ -151,8 +151,7 @@ impl Book {
             Err(i) => self.records.insert(i, next),
         }
         let key_ttl = head.key_ttl(now);
-        let answered = given == sync.need.count && (want == 0 || grant > 0);
-        let mut reply = answer(&head, sync, now, answered);
+        let mut reply = answer(&head, sync, now);
         if self.has(Fault::LeaseOutlivesWindow) {
             reply.ends_in = sync.span;
         }
@@ -187,7 +186,7 @@ impl Book {
         let mut head = self.head(sync, now);
         self.refill(&mut head, None, now);
         head.clip();
-        let reply = answer(&head, sync, now, false);
+        let reply = answer(&head, sync, now);
         // Of a queue: how long who came now would have to wait.
         Reply { generation: if absent { 0 } else { head.generation }, delay: head.delay(), ..reply }
     }

@@ -163,7 +163,7 @@ pub(crate) struct Reply {
     pub(crate) grant: u64,
     /// Whole tokens that nobody has, after this answer.
     pub(crate) free: u64,
-    /// Not all of `need` given, or nothing lent though something was wanted: when to ask again.
+    /// How long until one more request of this cost could be served, if nobody else comes; zero: now.
     pub(crate) retry_after: Micros,
     /// The authority's time.
     pub(crate) now: Micros,

@@ -195,7 +195,10 @@ impl Engine {
         if !(needy || empty) {
             bucket.cell.clear_denial();
             bucket.deny_until = Micros::ZERO;
-            bucket.no = (0, Micros::ZERO);
+            // These were the last that could be had: remembered, should the link go down before anybody is told no.
+            let last = caches && reply.retry_after > Micros::ZERO;
+            let cost = if open.need.count > 0 { open.need.cost } else { bucket.cost };
+            bucket.no = if last { (cost, now.plus(reply.retry_after)) } else { (0, Micros::ZERO) };
             return;
         }
         let cost = if needy { open.need.cost } else { bucket.cost };

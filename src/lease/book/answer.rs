@@ -7,8 +7,8 @@ use crate::{
     time::Micros,
 };
 
-/// The answer to a message that was applied: what is free, and, unless all was `answered`, how long to wait.
-pub(super) fn answer(head: &Header, sync: &Sync, now: Micros, answered: bool) -> Reply {
+/// The answer to a message that was applied: what is free, and how long who comes now would have to wait.
+pub(super) fn answer(head: &Header, sync: &Sync, now: Micros) -> Reply {
     let blocked = head.blocked > now;
     let fixed = head.numbers.algorithm == Algorithm::FixedWindow;
     let frame = head.frame();
@@ -16,11 +16,7 @@ pub(super) fn answer(head: &Header, sync: &Sync, now: Micros, answered: bool) ->
         generation: head.generation,
         numbers: Some(head.numbers).filter(|n| n.revision > sync.numbers.revision),
         free: if blocked { 0 } else { head.free().max(0) as u64 },
-        retry_after: match answered {
-            _ if blocked => head.blocked.minus(now),
-            true => Micros::ZERO,
-            false => head.wait(sync.need.cost.max(1), now),
-        },
+        retry_after: if blocked { head.blocked.minus(now) } else { head.wait(sync.need.cost.max(1), now) },
         blocked,
         window: if fixed { frame.start(now) } else { Micros::ZERO },
         ends_in: if fixed { frame.ends_in(now) } else { Micros::ZERO },

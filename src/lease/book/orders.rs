@@ -25,7 +25,7 @@ impl Book {
         };
         let until = now.plus(span).min(NEVER);
         head.blocked = if until > now { until } else { Micros::ZERO };
-        let reply = answer(&head, sync, now, true);
+        let reply = answer(&head, sync, now);
         if absent && head.blocked == Micros::ZERO {
             return Reply { generation: 0, ..reply };
         }

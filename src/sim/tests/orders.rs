@@ -356,3 +356,24 @@ fn an_answer_after_the_lease_s_life_makes_no_debt_undone() {
     }
     assert!((10..=15).contains(&world.admitted()), "{}", world.admitted());
 }
+
+// case A-27: the last tokens were taken and nobody was told no yet, when the link goes down: still not for the fallback.
+#[test]
+fn what_is_used_up_stays_so_when_the_link_goes_down_before_anybody_was_refused() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingCounter]
+    {
+        for mode in [Mode::Leased, Mode::Buffered] {
+            let mut world = World::new(1, &[rule(algorithm, 4, Duration::from_secs(3_600)).mode(mode)]);
+            world.run(Micros::from_millis(5));
+            assert_eq!(world.passed(0, 4), 4, "{algorithm:?} {mode:?}");
+            world.run(Micros::from_millis(20)); // what was spent is told
+            world.store.set_reachable(false);
+            world.run(Micros::from_secs(5)); // three heartbeats
+            assert_eq!(world.nodes[0].engine.link(), crate::observe::Link::Down);
+            for _ in 0..50 {
+                let said = world.nodes[0].tier.check(0, &World::key("k"), 1);
+                assert!(matches!(said, Local::Denied { .. }), "{algorithm:?} {mode:?}: {said:?}");
+            }
+        }
+    }
+}

@@ -283,7 +283,7 @@ local function apply(key, message, raw)
     local retry_after, delay, ttl = 0, 0, 0
     if blocked > 0 then
       retry_after, free = blocked - now, 0
-    elseif look_only then
+    else
       if cost < 1 then cost = 1 end
       if windowed then
         retry_after = wait_in(kind, tokens, rem, log, now, burst - out - cost, earliest, length, offset)
@@ -454,7 +454,7 @@ local function apply(key, message, raw)
   local retry_after = 0
   if blocked > 0 then
     retry_after, free = blocked - now, 0
-  elseif given < count or (want > 0 and grant == 0) then
+  else
     if cost < 1 then cost = 1 end
     if windowed then
       retry_after = wait_in(kind, tokens, rem, log, now, burst - out - cost, earliest, length, offset)
