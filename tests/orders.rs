@@ -18,6 +18,7 @@ fn rules() -> [(&'static str, Rule); 5] {
 }
 
 const MODES: [Mode; 4] = [Mode::Local, Mode::Leased, Mode::Exact, Mode::Buffered];
+const ASKING: [Mode; 3] = [Mode::Leased, Mode::Exact, Mode::Buffered];
 
 async fn limited(store: &MemoryStore, rule: Rule) -> (Tollgate, Limiter) {
     let gate = Tollgate::builder().store(store.clone()).rule("r", rule.deadline(Duration::from_secs(5)));
@@ -170,4 +171,49 @@ fn a_local_window_tells_what_is_left_now_and_how_long_to_wait() {
         assert_eq!(limiter.check_now_n("k", 0).remaining(), 4, "{name}");
         clock.advance(Duration::from_millis(1_600));
     }
+}
+
+// The keys of an override have buckets of their own in the authority, and an order about one of them means that.
+#[tokio::test]
+async fn an_order_about_a_key_of_an_override_holds_for_all_instances() {
+    for (entry, mode) in ["k", "k*"].into_iter().flat_map(|entry| ASKING.map(|mode| (entry, mode))) {
+        let what = format!("{entry} {mode:?}");
+        let store = MemoryStore::default();
+        let rule = Rule::token_bucket(1, HOUR).burst(10).mode(mode);
+        let rule = rule.clone().override_key(entry, rule.burst(40));
+        let ((_one, a), (_two, b)) = (limited(&store, rule.clone()).await, limited(&store, rule).await);
+        assert!(a.check("k").await.is_allowed(), "{what}");
+        a.block("k", HOUR).await.unwrap();
+        assert!(!a.check("k").await.is_allowed(), "{what}");
+        // The other one hears of it with its next question; a `Buffered` one has an allowance before that.
+        let before = passed(&b, 20).await;
+        assert!(before == 0 || mode == Mode::Buffered, "{what}: {before}");
+        for _ in 0..2_000 {
+            if !b.check("k").await.is_allowed() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let no = b.check("k").await;
+        assert!(!no.is_allowed() && no.retry_after() > Some(HOUR / 2), "{what}: {no:?}");
+        a.unblock("k").await.unwrap();
+        until_allowed(&b, &what).await;
+        let all = passed(&a, 100).await + passed(&b, 100).await;
+        assert!(all <= 40, "{what}: {all}");
+        a.clear("k").await.unwrap();
+        until_allowed(&b, &what).await;
+        let again = passed(&a, 100).await + passed(&b, 100).await;
+        assert!(again >= 20, "{what}: {again} after it was cleared");
+    }
+}
+
+/// Asks until the key is let in: an instance may remember a no for a second.
+async fn until_allowed(limiter: &Limiter, what: &str) {
+    for _ in 0..2_000 {
+        if limiter.check("k").await.is_allowed() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{what}: refused for ten seconds");
 }

@@ -54,7 +54,7 @@ impl Engine {
             waiter.answer(Answer::Failed(ErrorKind::UnknownRule));
             return;
         };
-        let (tag, name) = self.settings.keys.bucket(terms.kind(), terms.name, &key.0, key.1);
+        let (tag, name) = self.settings.keys.bucket(terms.kind(), terms.label, &key.0, key.1);
         let id = self.new_id();
         self.timers.push(Reverse((deadline, Timer::Order(id))));
         self.orders.insert(id, Ordered { rule, key, name, order, deadline, waiter });
