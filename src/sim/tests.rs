@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+mod edges;
 mod hostile;
 mod modes;
 mod orders;

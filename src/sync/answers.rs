@@ -209,8 +209,9 @@ impl Engine {
         let wait = if caches { wait.plus(spread) } else { wait };
         let no = Answer::Denied { wait, remaining: reply.free, by_authority: true };
         open.waiting.iter().skip(given).for_each(|w| _ = w.waiter.answer(no));
-        // Who came while the question was under way and asks for as much is answered by it, too.
-        bucket.waiting.retain(|w| w.cost < cost || !w.waiter.answer(no));
+        // Who came while the question was under way and asks for as much is answered by it, too. Not where it was asked
+        // before something that they may have waited for, such as a clear.
+        bucket.waiting.retain(|w| open.dated || w.cost < cost || !w.waiter.answer(no));
         if !caches {
             return;
         }

@@ -9,7 +9,7 @@ impl World {
     }
 
     /// One check, and what came of it within 50 ms.
-    fn passes(&mut self, node: usize, cost: u64) -> bool {
+    pub(super) fn passes(&mut self, node: usize, cost: u64) -> bool {
         let before = self.nodes[node].admitted;
         self.check_by_mode(node, "k", cost);
         for _ in 0..500 {
@@ -21,7 +21,7 @@ impl World {
         self.nodes[node].admitted > before
     }
 
-    fn order(&mut self, node: usize, order: Order) -> Answer {
+    pub(super) fn order(&mut self, node: usize, order: Order) -> Answer {
         let (ticket, waiter) = pair();
         let key = (Box::from(&b"k"[..]), false);
         let deadline = self.clock.now().plus(Micros::from_millis(50));
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    fn refund(&mut self, node: usize, tokens: u64) {
+    pub(super) fn refund(&mut self, node: usize, tokens: u64) {
         let cell = self.nodes[node].tier.find(0, &World::key("k")).expect("a known key");
         self.input(node, Input::Refund { cell, tokens });
     }
@@ -45,7 +45,7 @@ impl World {
         self.run(at.minus(self.clock.now()));
     }
 
-    fn passed(&mut self, node: usize, asked: u64) -> u64 {
+    pub(super) fn passed(&mut self, node: usize, asked: u64) -> u64 {
         (0..asked).map(|_| u64::from(self.passes(node, 1))).sum()
     }
 }
