@@ -243,6 +243,22 @@ async fn who_obeys_retry_after_is_let_in() {
     }
 }
 
+// case C-37: "4000 per second" with a burst of 8000 lets 20,000 through in 3 s of demand above it, and not 8,000.
+#[tokio::test]
+async fn four_thousand_a_second_let_twenty_thousand_through_in_three_seconds() {
+    for mode in MODES {
+        let mut world = World::new(Rule::token_bucket(4_000, SECOND).burst(8_000).mode(mode)).await;
+        let mut passed = 0;
+        for n in 0..150 {
+            world.go_to(n * 20);
+            while world.check(40).await.is_allowed() {
+                passed += 40;
+            }
+        }
+        assert!((19_400..=20_000).contains(&passed), "{mode:?}: {passed}");
+    }
+}
+
 // case C-39: a cost of 0 tells how things are, and changes nothing.
 #[tokio::test]
 async fn a_cost_of_nothing_is_a_look_in_every_mode() {

@@ -241,6 +241,15 @@ fn state_lives_as_long_as_it_counts() {
         assert!(ttl >= Micros(hours * hour) && ttl <= Micros(hours * hour + 4 * SECOND), "{kind:?}: {ttl:?}");
         assert!(!asker.given(&mut book, from + 301 * SECOND, 1), "{kind:?}");
     }
+    // case B-13: of a window that is no whole number of milliseconds the life is rounded up.
+    let mut asker = Asker(0, first(Algorithm::SlidingCounter, 10, 600));
+    asker.1.numbers.window = Micros(600_000_400);
+    let mut book = Book::default();
+    assert!(asker.given(&mut book, 0, 1));
+    let frame = crate::algorithm::Frame::new(Micros(600_000_400), Micros::ZERO);
+    let (counts, lives) = (frame.end(at(0)).plus(frame.length()), book.expires_at());
+    assert!(lives >= counts && lives < counts.plus(Micros(1_000)), "{lives:?} {counts:?}");
+
     let mut book = Book::default();
     let mut asker = Asker(0, first(Algorithm::SlidingLog, 10, 3_600));
     let minute = 60 * SECOND;

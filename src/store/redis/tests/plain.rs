@@ -80,6 +80,24 @@ async fn a_plain_counter_counts_what_fits_and_nothing_else() {
     assert_eq!(both.server.cli(&["EXISTS", "nothing"]), "0");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_hits_are_counted_alike_by_the_script_and_the_embedded_store() {
+    let both = Both::new();
+    let dated = both.starts(LONG).await;
+    let mut rng = fastrand::Rng::with_seed(7);
+    for nth in 0..3_000 {
+        let (key, starts) = if rng.bool() { ("dated", dated) } else { ("first hit", [Micros::ZERO; 2]) };
+        let limit = rng.choice([1, 10, 1_000, 1 << 40]).unwrap_or(1);
+        let cost = match rng.u32(0..8) {
+            0 => 0,
+            1 => -rng.i64(1..2_000),
+            2 => rng.i64(1..1 << 41),
+            _ => rng.i64(1..20),
+        };
+        both.hit(&format!("{key} {}", nth / 200), limit, cost, starts).await;
+    }
+}
+
 // cases B-01, B-05: the end is set once, repaired where it is missing, and never pushed back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_counter_always_ends_with_its_window() {
