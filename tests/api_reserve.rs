@@ -282,3 +282,29 @@ async fn where_no_limit_is_kept_nothing_is_settled() {
     assert!(limiter("closed").reserve("k", 1).await.unwrap_err().is_never());
     assert_eq!(gate.snapshot().uncharged, 0);
 }
+
+#[tokio::test]
+async fn what_was_used_above_an_estimate_that_an_outage_let_in_empties_the_bucket_at_most() {
+    let clock = Clock::manual();
+    let store = MemoryStore::with_clock(clock.clone());
+    let rule = Rule::token_bucket(10, SECOND).mode(Mode::Exact).outage(Outage::Allow).deadline(5 * SECOND);
+    let builder = Tollgate::builder().clock(clock.clone()).store(store.clone());
+    let gate = builder.rule("r", rule).build().await.unwrap();
+    let limiter = gate.limiter("r").unwrap();
+    assert!(limiter.check("k").await.is_allowed());
+    store.set_reachable(false);
+    let reservation = reserve(&limiter, "k", 5).await;
+    assert!(reservation.decision().trouble().is_some());
+    assert_eq!(reservation.commit(15), charged(10));
+    store.set_reachable(true);
+    for _ in 0..4_000 {
+        if gate.snapshot().link == tollgate::Link::Up && limiter.peek("k").await.remaining() == 0 {
+            break;
+        }
+        clock.advance(Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(limiter.peek("k").await.remaining(), 0, "fifteen were used, and nine were there");
+    clock.advance(SECOND);
+    assert_eq!(limiter.peek("k").await.remaining(), 10, "nothing was owed");
+}

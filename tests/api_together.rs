@@ -314,3 +314,76 @@ async fn buffered_and_window_rules_are_charged_only_for_what_passes() {
         left(wide, "k", 95).await;
     }
 }
+
+/// An outage let one of two through, and refused the other: nothing was taken that could go back.
+#[tokio::test]
+async fn what_an_outage_let_through_for_one_stays_booked_when_another_refuses() {
+    let store = MemoryStore::default();
+    let rules = [("open", slow(100, Mode::Exact).outage(Outage::Allow)), ("closed", slow(100, Mode::Exact))];
+    let gate = gate(store.clone(), &rules).await;
+    let [limiter, closed] = ["open", "closed"].map(|name| gate.limiter(name).unwrap());
+    assert!(limiter.check_n("k", 20).await.is_allowed());
+    store.set_reachable(false);
+    let no = gate.check_all(&[(&limiter, "k", 7), (&closed, "k", 7)]).await;
+    assert_eq!((no.is_allowed(), no.refused_by()), (false, Some("closed")), "{no:?}");
+    store.set_reachable(true);
+    until("the link is up", || gate.snapshot().link == tollgate::Link::Up).await;
+    left(&limiter, "k", 100 - 20 - 7).await;
+    left(&closed, "k", 100).await;
+}
+
+/// The answer, while the clock goes on where it is waited for.
+async fn by_and_by<T>(clock: &Clock, asked: impl Future<Output = T>) -> T {
+    let mut asked = pin!(asked);
+    for _ in 0..2_000 {
+        if let Ok(answer) = tokio::time::timeout(Duration::from_millis(10), asked.as_mut()).await {
+            return answer;
+        }
+        clock.advance(Duration::from_millis(1));
+    }
+    panic!("no answer");
+}
+
+/// One limit gives what it was lent; while another is asked that lease ends, and what it lent is gone.
+#[tokio::test]
+async fn what_is_in_the_air_when_its_lease_ends_is_asked_for_anew() {
+    let clock = Clock::manual();
+    let store = MemoryStore::with_clock(clock.clone());
+    let lent = slow(100, Mode::Leased).lease_ttl(SECOND);
+    let build = async || {
+        let builder = Tollgate::builder().clock(clock.clone()).store(store.clone());
+        builder.rule("lent", lent.clone()).rule("asked", slow(100, Mode::Exact)).build().await.unwrap()
+    };
+    let (one, two) = (build().await, build().await);
+    let [lent, asked] = ["lent", "asked"].map(|name| one.limiter(name).unwrap());
+    let other = two.limiter("lent").unwrap();
+    // Demand, so that something is lent ahead.
+    let mut held = 0;
+    for _ in 0..2_000 {
+        held = one.snapshot().held;
+        if held >= 2 {
+            break;
+        }
+        assert!(by_and_by(&clock, lent.check("k")).await.is_allowed());
+        clock.advance(Duration::from_millis(10));
+    }
+    assert!(held >= 2);
+    // The other one has all the rest.
+    for cost in [32, 32, 16, 8, 4, 2, 1, 1] {
+        _ = by_and_by(&clock, other.check_n("k", cost)).await;
+    }
+    assert!(!by_and_by(&clock, other.check("k")).await.is_allowed() && one.snapshot().held >= 2);
+    let limits = [(&lent, "k", 1), (&asked, "k", 1)];
+    let mut both = pin!(one.check_all(&limits));
+    assert!(both.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "one has to be asked");
+    clock.advance(3 * SECOND); // past the lease and its margin
+    let no = by_and_by(&clock, both).await;
+    assert_eq!((no.is_allowed(), no.refused_by()), (false, Some("lent")), "{no:?}");
+    for _ in 0..2_000 {
+        if by_and_by(&clock, asked.peek("k")).await.remaining() == 100 {
+            return;
+        }
+        clock.advance(Duration::from_millis(1));
+    }
+    panic!("it was charged for what another refused");
+}

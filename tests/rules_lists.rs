@@ -147,6 +147,19 @@ async fn an_override_in_the_authority_has_buckets_of_its_own() {
 }
 
 #[tokio::test]
+async fn what_goes_with_a_limit_is_no_more_than_the_limit_of_its_override() {
+    let rule = Rule::token_bucket(100, HOUR).deadline(5 * SECOND).override_limit("few", 2);
+    let ahead = Rule::fixed_window(100, 300 * 24 * HOUR).mode(Mode::Buffered).delta_max(50).override_limit("few", 2);
+    let builder = Tollgate::builder().rule("credit", rule.cold(tollgate::Cold::Credit(50))).rule("ahead", ahead);
+    let gate = builder.build().await.expect("both are cut to 2");
+    for name in ["credit", "ahead"] {
+        let limiter = gate.limiter(name).expect("its rule");
+        assert_eq!(limiter.check("few").await.limit(), 2, "{name}");
+        assert!(limiter.check_n("few", 3).await.is_never(), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn leased_rules_have_lists_too() {
     let rule = slow(100).deny("bad").allow("good").override_key("few", slow(4));
     let gate = Tollgate::builder().rule("r", rule).build().await.expect("fair rules");

@@ -155,6 +155,11 @@ fn local_state_is_kept_when_the_rate_changes() {
     assert_eq!(limiter.check_now_n("a", 0).remaining(), 3);
     clock.advance(SECOND / 10);
     assert_eq!(limiter.check_now_n("a", 0).remaining(), 4);
+    // Six are lacking of ten, and then all of three: not six of three.
+    gate.replace_rules(one(Rule::token_bucket(60, MINUTE).burst(3).mode(Mode::Local))).expect("a fair rule");
+    assert_eq!(limiter.check_now_n("a", 0).remaining(), 0);
+    clock.advance(SECOND);
+    assert_eq!(limiter.check_now_n("a", 0).remaining(), 1, "it owes nothing");
 }
 
 #[tokio::test]

@@ -277,3 +277,33 @@ impl Blocks {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(tollgate_loom)))]
+mod tests {
+    use super::*;
+    use crate::key::LongKeys;
+
+    #[test]
+    fn no_more_keys_are_blocked_than_may_be_known_and_those_that_are_over_make_room() {
+        let clock = Clock::manual();
+        let governed = Governed::new(clock.clone(), 3);
+        let keys = ["a", "b", "c", "d"].map(|text| Key::new(text.as_bytes(), LongKeys::Hash).expect("a short key"));
+        let second = Micros::from_secs(1);
+        for (nth, key) in (1..).zip(&keys[..3]) {
+            governed.block(0, key, Micros(nth * second.0)).expect("room");
+        }
+        let full = governed.block(0, &keys[3], second).expect_err("three are blocked");
+        assert_eq!(full.kind(), ErrorKind::Saturated);
+        governed.block(0, &keys[1], Micros(9 * second.0)).expect("one that is known");
+        clock.advance(second);
+        governed.block(0, &keys[3], second).expect("the first is over");
+        let wait = |key| governed.blocks.wait(0, key, &clock);
+        assert_eq!(
+            keys.each_ref().map(wait),
+            [None, Some(Micros(8 * second.0)), Some(Micros(2 * second.0)), Some(second)]
+        );
+        // What is lifted makes room, and needs none.
+        governed.clear(0, &keys[1]);
+        governed.block(0, &keys[0], second).expect("room");
+    }
+}

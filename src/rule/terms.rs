@@ -427,6 +427,30 @@ mod tests {
             (Rule::fixed_window(1, SECOND).mode(Mode::Buffered).plain_key("{key}"), "plain_key"),
             (Rule::fixed_window(1, SECOND).mode(Mode::Exact).plain_key("{index}"), "plain_key"),
             (Rule::fixed_window(1, SECOND / 2).mode(Mode::Exact).plain_key("{key}:{start}"), "plain_key"),
+            (Rule::fixed_window(0, SECOND), "rate"),
+            (Rule::fixed_window(1, Duration::ZERO), "rate"),
+            (Rule::sliding_log(1, Duration::ZERO), "rate"),
+            (Rule::sliding_counter(1, Duration::ZERO), "rate"),
+            (Rule::leaky_bucket(1, Duration::ZERO), "rate"),
+            (Rule::leaky_queue(0, SECOND), "rate"),
+            (Rule::fixed_window(1, Duration::from_micros(999)), "window"),
+            (Rule::sliding_log(1, 366 * DAY + SECOND), "rate"),
+            (Rule::sliding_counter(1_000_000_001, SECOND), "rate"),
+            (Rule::fixed_window(1_000_000_001, DAY), "burst"),
+            (Rule::fixed_window(5, SECOND).burst(5), "burst"),
+            (Rule::fixed_window(5, DAY).utc_offset(86_400), "utc_offset"),
+            (Rule::fixed_window(5, DAY).utc_offset(-86_400), "utc_offset"),
+            (Rule::fixed_window(5, DAY).utc_offset(i32::MIN), "utc_offset"),
+            (Rule::sliding_log(5, DAY).utc_offset(3_600), "utc_offset"),
+            (fair().utc_offset(1), "utc_offset"),
+            (fair().delta_max(1), "delta_max"),
+            (fair().mode(Mode::Buffered).delta_max(0), "delta_max"),
+            (fair().mode(Mode::Buffered).delta_max(101), "delta_max"),
+            (fair().mode(Mode::Buffered).cold(Cold::Credit(1)), "cold"),
+            (fair().reservation_ttl(Duration::from_micros(999)), "reservation_ttl"),
+            (fair().reservation_ttl(DAY + SECOND), "reservation_ttl"),
+            (Rule::unlimited().burst(1), "burst"),
+            (Rule::deny_all().mode(Mode::Leased), "mode"),
         ];
         for (rule, field) in table {
             let message = refused("login", rule, field);
@@ -444,6 +468,13 @@ mod tests {
             fair().deadline(Duration::from_secs(60)).lease_ttl(Duration::from_secs(3_600)),
             fair().lease_ttl(Duration::from_secs(3_600)).horizon(Duration::from_secs(3_600)),
             fair().horizon(Duration::from_millis(1)).cadence(Duration::from_millis(1)),
+            fair().reservation_ttl(Duration::from_millis(1)),
+            fair().reservation_ttl(DAY),
+            fair().mode(Mode::Buffered).delta_max(1),
+            fair().mode(Mode::Buffered).delta_max(100),
+            Rule::fixed_window(1_000_000_000, DAY).utc_offset(86_399),
+            Rule::fixed_window(1, Duration::from_millis(1)).utc_offset(-86_399),
+            Rule::sliding_log(1, 366 * DAY),
         ] {
             assert!(rule.check("api").is_ok(), "{rule:?} {:?}", rule.check("api"));
         }
@@ -458,6 +489,23 @@ mod tests {
         assert!(message.contains("`Exact`, not `Leased`"), "{message}");
         let message = refused("api", &fair().plain_key("rate:{key}"), "plain_key");
         assert!(message.contains("fixed windows alone"), "{message}");
+    }
+
+    #[test]
+    fn an_algorithm_in_a_mode_that_makes_no_sense_is_told_why() {
+        for mode in [Mode::Leased, Mode::Buffered] {
+            let message = refused("api", &Rule::leaky_queue(5, SECOND).mode(mode), "mode");
+            assert!(message.contains("cannot be lent ahead or reported afterwards; `Exact` or `Local`"), "{message}");
+        }
+        let kinds =
+            [Rule::token_bucket, Rule::leaky_bucket, Rule::fixed_window, Rule::sliding_log, Rule::sliding_counter];
+        for kind in kinds {
+            for mode in [Mode::Local, Mode::Leased, Mode::Exact, Mode::Buffered] {
+                assert!(kind(5, SECOND).mode(mode).check("api").is_ok(), "{:?} {mode:?}", kind(5, SECOND));
+            }
+        }
+        assert!(Rule::leaky_queue(5, SECOND).mode(Mode::Local).check("api").is_ok());
+        assert!(Rule::leaky_queue(5, SECOND).mode(Mode::Exact).check("api").is_ok());
     }
 
     #[test]

@@ -68,6 +68,29 @@ fn what_was_spent_stays_spent_when_the_numbers_change_and_a_clear_forgets_it() {
 }
 
 #[test]
+fn what_was_taken_in_an_earlier_window_is_in_nobodys_way_when_something_comes_back() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingCounter] {
+        let clock = Clock::manual();
+        let windowed = Windowed::new(clock.clone(), 100);
+        let limit = limit(algorithm, 100, 10);
+        let left = || match windowed.known(0, &key("k"), 0, &limit) {
+            Allowed { remaining } => remaining,
+            other => panic!("{other:?}"),
+        };
+        windowed.check(0, &key("k"), 5, &limit);
+        clock.advance(Micros::from_secs(25)); // nothing of it counts any more
+        windowed.check(0, &key("k"), 3, &limit);
+        windowed.refund(0, &key("k"), 2, &limit);
+        assert_eq!(left(), 99, "{algorithm:?}");
+        windowed.refund(0, &key("k"), 50, &limit);
+        assert_eq!(left(), 100, "{algorithm:?}: no more than was taken");
+        windowed.check(0, &key("k"), 4, &limit);
+        windowed.refund(0, &key("k"), 50, &limit);
+        assert_eq!(left(), 100, "{algorithm:?}");
+    }
+}
+
+#[test]
 fn at_the_cap_machines_that_are_as_good_as_new_make_room() {
     let clock = Clock::manual();
     let windowed = Windowed::new(clock.clone(), 20);
