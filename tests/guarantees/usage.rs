@@ -53,7 +53,9 @@ fn at_saturation_nearly_all_of_the_limit_is_used() {
 #[test]
 fn everybody_gets_the_same_part_of_what_it_asks_for() {
     for &(kind, mode) in SHARED {
-        for (instances, weights) in [(4, &[1.0][..]), (16, &[1.0]), (2, &[10.0, 1.0]), (4, &[10.0, 10.0, 1.0, 1.0])] {
+        for (instances, weights) in
+            [(4, &[1.0][..]), (16, &[1.0]), (2, &[10.0, 1.0]), (4, &[10.0, 10.0, 1.0, 1.0]), (16, &[10.0, 1.0])]
+        {
             seeds::each("everybody_gets_the_same_part_of_what_it_asks_for", 4, |seed| {
                 let report = busy(kind, mode, seed, instances, weights)?;
                 let fair = report.fairness();

@@ -94,12 +94,19 @@ pub(crate) fn hostile(seed: u64, kind: Kind, mode: Mode) -> Builder {
         .seed(seed)
 }
 
-/// Demand between nothing and ten times the rate, in several costs, for one key or some.
+/// Demand between nothing and ten times the rate, in several costs, for one key or some; now and then all at once, by the
+/// hours of a short day, or most of it at one instance.
 pub(crate) fn traffic(rate: f64, burst: u64, rng: &mut Rng) -> Traffic {
     let costs: &[u64] = if burst >= 5 { &[1, 1, 1, 3, 5] } else { &[1] };
     let mean = costs.iter().sum::<u64>() as f64 / costs.len() as f64;
     let traffic = Traffic::poisson(rate / mean).restless(400 * MS).costs(costs).waits(0.5);
-    if rng.u32(0..4) == 0 { traffic.zipf(3, 1.0) } else { traffic }
+    let traffic = if rng.u32(0..4) == 0 { traffic.zipf(3, 1.0) } else { traffic };
+    match rng.u32(0..8) {
+        0 => traffic.bursts(rng.u32(30..800) * MS, rng.u64(1..2 * burst + 20)),
+        1 => traffic.daily(rng.u32(500..3_000) * MS, 0.05),
+        2 => traffic.weights(&[10.0, 1.0]),
+        _ => traffic,
+    }
 }
 
 /// Runs it, and wants the bound to hold.
