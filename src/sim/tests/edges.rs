@@ -104,3 +104,51 @@ fn an_answer_from_before_a_clear_refuses_nobody_after_it() {
         }
     }
 }
+
+// Who is told no is not asked about again with each check, but once in a second.
+#[test]
+fn a_no_is_believed_for_a_second_however_often_it_is_asked_for() {
+    for algorithm in super::modes::LENDING {
+        let mut world = World::new(1, &[rule(algorithm, 10, Duration::from_secs(10_000))]);
+        world.run(Micros::from_millis(10));
+        assert_eq!(world.passed(0, 12), 10, "{algorithm:?}");
+        world.run(Micros::from_millis(100));
+        let before = world.syncs();
+        for _ in 0..1_900 {
+            assert!(!world.check_now(0, "k", 1));
+            world.run(Micros::from_millis(1));
+        }
+        let syncs = world.syncs() - before;
+        assert!((1..=4).contains(&syncs), "{algorithm:?}: {syncs} questions in 1.9 s");
+    }
+}
+
+// What a thread has taken ahead of a hot key is no way around a block.
+#[test]
+fn a_block_holds_for_a_hot_key_at_once() {
+    for algorithm in super::modes::LENDING {
+        for mode in [Mode::Leased, Mode::Buffered] {
+            let limit = rule(algorithm, 1_000_000, Duration::from_secs(100)).mode(mode);
+            let mut world = World::new(1, &[limit]);
+            for _ in 0..10_000 {
+                world.check_by_mode(0, "k", 1);
+                world.tick();
+            }
+            assert!(world.passes_at_once(0, 10) > 0, "{algorithm:?} {mode:?}");
+            assert_eq!(world.order(0, Order::Block(Micros::from_secs(30))), Answer::Done);
+            assert_eq!(world.passes_at_once(0, 1_000), 0, "{algorithm:?} {mode:?}");
+        }
+    }
+}
+
+// The tokens of a fixed window are spent up to its end and not after it, though no engine looks.
+#[test]
+fn the_tokens_of_a_window_are_worth_nothing_after_it() {
+    let mut world = World::new(1, &[rule(Algorithm::FixedWindow, 1_000, TEN)]);
+    world.ask_until(9.9);
+    let end = Micros::from_secs(1_010);
+    world.clock.advance(end.minus(world.clock.now()).minus(Micros::from_millis(5)));
+    assert_eq!(world.passes_at_once(0, 1), 1, "not over yet");
+    world.clock.advance(Micros::from_millis(5));
+    assert_eq!(world.passes_at_once(0, 100), 0, "over");
+}
