@@ -274,7 +274,21 @@ fn within(name: &str, field: &'static str, span: Duration, allowed: RangeInclusi
     if allowed.contains(&span) {
         return Ok(span.into());
     }
-    Err(fault(name, field, &format!("{:?} to {:?}, not {span:?}", allowed.start(), allowed.end())))
+    let what = format!("{} to {}, not {}", Said(*allowed.start()), Said(*allowed.end()), Said(span));
+    Err(fault(name, field, &what))
+}
+
+/// A time in the units of a file of rules: nobody counts the seconds of a year.
+struct Said(Duration);
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.0.as_secs(), self.0.subsec_nanos()) {
+            (secs @ 1.., 0) if secs.is_multiple_of(86_400) => write!(f, "{}d", secs / 86_400),
+            (secs @ 1.., 0) if secs.is_multiple_of(3_600) => write!(f, "{}h", secs / 3_600),
+            _ => write!(f, "{:?}", self.0),
+        }
+    }
 }
 
 /// What is wrong with a rule, in parts, so that a file can say where.
@@ -449,6 +463,14 @@ mod tests {
             let message = refused("login", rule, field);
             assert!(message.starts_with("rule \"login\": "), "{message}");
         }
+    }
+
+    #[test]
+    fn times_are_told_in_the_units_of_a_file() {
+        let message = refused("r", &fair().lease_ttl(Duration::from_secs(90 * 60)), "lease_ttl");
+        assert!(message.ends_with("100ms to 1h, not 5400s"), "{message}");
+        let message = refused("r", &Rule::fixed_window(1, 367 * DAY), "window");
+        assert!(message.ends_with("1ms to 366d, not 367d"), "{message}");
     }
 
     #[test]
