@@ -45,7 +45,7 @@ impl Limiter {
     /// Lifts a block; nothing else changes. Nothing happens where there is none.
     ///
     /// # Promise
-    /// In this process from the moment that this returns. In other instances within a second, for which they remember a
+    /// In this process from the moment that this returns. In other instances within a second and a round trip, for which they remember a
     /// denial.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Limiter {
     /// stays lent, and counts.
     ///
     /// # Promise
-    /// In this process from the moment that this returns. In other instances within a second, for which they remember a
+    /// In this process from the moment that this returns. In other instances within a second and a round trip, for which they remember a
     /// denial. The bound of the rule begins anew with each clear. On a [plain key](crate::Rule::plain_key) what other
     /// programs counted in the present window goes, too.
     ///
