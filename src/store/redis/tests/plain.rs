@@ -84,15 +84,19 @@ async fn a_plain_counter_counts_what_fits_and_nothing_else() {
 async fn any_hits_are_counted_alike_by_the_script_and_the_embedded_store() {
     let both = Both::new();
     let dated = both.starts(LONG).await;
-    let mut rng = fastrand::Rng::with_seed(7);
+    let mut state = 7_u64;
+    let mut below = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
     for nth in 0..3_000 {
-        let (key, starts) = if rng.bool() { ("dated", dated) } else { ("first hit", [Micros::ZERO; 2]) };
-        let limit = rng.choice([1, 10, 1_000, 1 << 40]).unwrap_or(1);
-        let cost = match rng.u32(0..8) {
+        let (key, starts) = if below(2) == 0 { ("dated", dated) } else { ("first hit", [Micros::ZERO; 2]) };
+        let limit = [1, 10, 1_000, 1 << 40][below(4) as usize];
+        let cost = match below(8) {
             0 => 0,
-            1 => -rng.i64(1..2_000),
-            2 => rng.i64(1..1 << 41),
-            _ => rng.i64(1..20),
+            1 => -(below(2_000) as i64) - 1,
+            2 => below(1 << 31) as i64 * 1_024 + 1,
+            _ => below(20) as i64 + 1,
         };
         both.hit(&format!("{key} {}", nth / 200), limit, cost, starts).await;
     }
