@@ -3,7 +3,7 @@
 use super::{
     bound::Bound,
     key::KeyHandle,
-    road::{LAG, Step},
+    road::{LAG, Step, Taking},
     set::{Home, Present, Set},
     setup::{Setup, Way},
 };
@@ -210,7 +210,7 @@ impl Limiter {
         self.with(|setup| {
             let setup = setup.for_key(bytes);
             if let Some(key) = setup.key(bytes) {
-                setup.give_back(&key, tokens);
+                setup.give_back(&key, tokens, Taking::last(&setup.clock));
             }
         });
     }

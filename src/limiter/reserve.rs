@@ -3,6 +3,7 @@
 use super::{
     handle::Limiter,
     key::KeyHandle,
+    road::Taking,
     setup::{Setup, Way, count},
 };
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     key::Key,
     local::Cell,
     rule::{Abandoned, Mode},
+    time::Micros,
 };
 use std::{
     fmt,
@@ -53,12 +55,12 @@ impl Limiter {
     /// # Errors
     /// The decision that says no.
     pub async fn reserve(&self, key: impl AsRef<[u8]>, estimate: u64) -> Result<Reservation, Decision> {
-        let bytes = key.as_ref();
+        let (bytes, since) = (key.as_ref(), self.setup.clock.now());
         let decision = self.check_n(bytes, estimate).await;
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::open(self, bytes, estimate, decision))
+        Ok(Reservation::open(self, bytes, estimate, since, decision))
     }
 }
 
@@ -69,11 +71,12 @@ impl KeyHandle {
     /// As there.
     pub async fn reserve(&self, estimate: u64) -> Result<Reservation, Decision> {
         let (limiter, key) = self.parts();
+        let since = limiter.setup.clock.now();
         let decision = self.check_n(estimate).await;
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::open(limiter, key, estimate, decision))
+        Ok(Reservation::open(limiter, key, estimate, since, decision))
     }
 }
 
@@ -81,7 +84,7 @@ impl KeyHandle {
 /// what was charged and what was not on top of it. (After a time-out that had released the estimate, without the estimate.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settled {
-    /// Goes back to the limit: at once for a `Local` rule, else with the next sync.
+    /// Goes back to the limit: at once for a `Local` rule, else with the next sync; to a window as much as still counts.
     pub returned: u64,
     /// Charged beyond what was held: later checks wait for it.
     pub charged: u64,
@@ -112,6 +115,7 @@ struct Core {
     key: Box<[u8]>,
     digest: bool,
     estimate: u64,
+    taking: Taking,
     /// The estimate was taken from the limit, and not let through by a policy that asks nobody.
     taken: bool,
     /// Pinned and reserved while this lives; `None` where this process keeps the limit alone.
@@ -130,7 +134,7 @@ enum State {
 }
 
 impl Reservation {
-    fn open(limiter: &Limiter, key: &[u8], estimate: u64, decision: Decision) -> Reservation {
+    fn open(limiter: &Limiter, key: &[u8], estimate: u64, since: Micros, decision: Decision) -> Reservation {
         let setup = Arc::clone(&limiter.answers(key));
         // A policy, a list or a shadowing rule that let it through has taken nothing that could come back.
         let by_limit = matches!(decision.source(), Source::Local | Source::Lease | Source::Authority);
@@ -153,8 +157,18 @@ impl Reservation {
         count(&setup.tallies.reserved);
         let (clock, ttl) = (setup.clock.clone(), setup.terms.reservation_ttl);
         let limiter = limiter.clone();
-        let core =
-            Arc::new(Core { limiter, setup, key, digest, estimate, taken, cell, state: Mutex::new(State::Open) });
+        let taking = Taking::new(since, &decision);
+        let core = Arc::new(Core {
+            limiter,
+            setup,
+            key,
+            digest,
+            estimate,
+            taking,
+            taken,
+            cell,
+            state: Mutex::new(State::Open),
+        });
         let alarm = Some(clock.alarm(clock.now().plus(ttl), core.clone().into()));
         Reservation { core, decision, alarm }
     }
@@ -252,11 +266,11 @@ impl Core {
                 let present = self.limiter.successor(&self.setup);
                 // What a store counts by now was not taken from it; the state is kept for when it counts again.
                 let present = present.filter(|setup| matches!(setup.way, Way::Local { .. }));
-                present.as_ref().unwrap_or(&self.setup).give_back(&self.key(), tokens);
+                present.as_ref().unwrap_or(&self.setup).give_back(&self.key(), tokens, self.taking);
             }
             (Way::Shared { .. }, Some(cell)) if cell.is_closed() => return 0,
-            (Way::Shared { driver, .. }, Some(cell)) => driver.refund(cell, tokens),
-            _ => self.setup.give_back(&self.key(), tokens),
+            (Way::Shared { driver, .. }, Some(cell)) => driver.refund(cell, tokens, self.taking.since),
+            _ => self.setup.give_back(&self.key(), tokens, self.taking),
         }
         tokens
     }

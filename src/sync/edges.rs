@@ -134,6 +134,23 @@ impl Engine {
 }
 
 impl Engine {
+    /// Whether what was taken at `since` (on the gate's clock) or later can be given back: of a window, whether it is in
+    /// the present one for certain. Else it would come out of what others have taken since.
+    pub(super) fn has_still(road: &Road, bucket: &Bucket, numbers: &Numbers, since: Micros, now: Micros) -> bool {
+        let begun = || {
+            let (then, there) = (road.there_at_least(since).unwrap_or_default(), road.there(now).unwrap_or_default());
+            then.minus(DOUBT) >= frame(numbers).start(there)
+        };
+        match numbers.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyMeter => true,
+            Algorithm::LeakyQueue => false,
+            Algorithm::SlidingLog => since.plus(numbers.window) > now,
+            // All that it remembers was taken in the present window.
+            Algorithm::FixedWindow => since >= bucket.taken.since() || begun(),
+            Algorithm::SlidingCounter => begun(),
+        }
+    }
+
     /// No admission at `since` (on the gate's clock) or later was before this on the authority's clock; zero: not known.
     pub(super) fn fresh(road: &Road, bucket: &Bucket, since: Micros) -> Micros {
         if bucket.window != Micros::ZERO {

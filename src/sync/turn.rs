@@ -192,9 +192,9 @@ impl Engine {
                 self.peek(rule, &key.0, key.1, Peek { rule, name: BucketName::from_bytes([]), cost, deadline, waiter });
             }
             Input::Order { rule, key, order, deadline, waiter } => self.order(rule, key, order, deadline, waiter),
-            Input::Refund { cell, tokens } => self.refund(&cell, tokens, now),
+            Input::Refund { cell, tokens, since } => self.refund(&cell, tokens, since, now),
             Input::Hit { ask, deadline, waiter } => self.hit(ask, deadline, waiter),
-            Input::GiveBack(ask) => self.give_back_hit(ask, now),
+            Input::GiveBack { ask, until } => self.give_back_hit(ask, until, now),
             Input::Counted { id, result } => self.counted(id, result, now, effects),
             Input::Answered { id, result } => self.answered(id, result, now, effects),
             Input::Beaten(result) => self.beaten(result, now, effects),
@@ -316,15 +316,17 @@ impl Engine {
         self.queue(tag, |queue| queue.peeks.push_back(id));
     }
 
-    fn refund(&mut self, cell: &Arc<Cell>, tokens: u64, now: Micros) {
+    fn refund(&mut self, cell: &Arc<Cell>, tokens: u64, since: Micros, now: Micros) {
         let Some(index) = self.bucket_of(cell, now) else { return };
-        let algorithm = self.rules.terms(cell.rule()).map(|terms| terms.numbers.algorithm);
-        let queued = algorithm == Some(Algorithm::LeakyQueue);
-        if let Some(bucket) = self.buckets[index as usize].as_deref_mut().filter(|_| !queued) {
+        let numbers = self.rules.terms(cell.rule()).map(|terms| terms.numbers);
+        let algorithm = numbers.map(|numbers| numbers.algorithm);
+        let road = &self.road;
+        let back = |bucket: &&mut Bucket| numbers.is_none_or(|of| Engine::has_still(road, bucket, &of, since, now));
+        if let Some(bucket) = self.buckets[index as usize].as_deref_mut().filter(back) {
             bucket.look(now);
             // What was never taken here cannot come back.
-            let (tokens, since) = bucket.taken.refund(tokens);
-            let there = Engine::fresh(&self.road, bucket, since);
+            let (tokens, oldest) = bucket.taken.refund(tokens);
+            let there = Engine::fresh(&self.road, bucket, oldest.min(since));
             // What was taken at nobody knows what time may have left its window already.
             if there != Micros::ZERO || !algorithm.is_some_and(Algorithm::is_window) {
                 bucket.give_in(tokens, there);

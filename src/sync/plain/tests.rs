@@ -108,7 +108,7 @@ fn ask(layout: &str, cost: i64) -> Arc<Ask> {
     let terms = rule.check("r").expect("a fair rule");
     let frame = Frame::new(terms.numbers.window, terms.numbers.offset);
     let template = terms.plain.expect("a layout");
-    Arc::new(Ask { rule: "r", template, frame, limit: 10, key: (*b"k").into(), cost })
+    Arc::new(Ask { rule: "r", template, frame, limit: 10, key: (*b"k").into(), cost, at: Micros::ZERO })
 }
 
 const YES: Answer = Answer::Counted { taken: true, count: 1, ends_in: Micros::from_secs(5) };
@@ -174,14 +174,14 @@ fn no_more_goes_back_than_was_taken_here_and_none_after_its_window() {
     for layout in ["{key}:{index}", "{key}"] {
         let mut bench = Bench::new();
         bench.learn();
-        bench.turn(Input::GiveBack(ask(layout, 5)));
+        bench.turn(Input::GiveBack { ask: ask(layout, 5), until: Micros::MAX });
         assert!(bench.sent().is_empty(), "{layout}: nothing was taken");
         let ticket = bench.hit(layout, 3);
         let (id, ..) = bench.sent().remove(0);
         bench.answer(id, bench.taken(9));
         drop(ticket);
         for back in [-3, 0] {
-            bench.turn(Input::GiveBack(ask(layout, 500)));
+            bench.turn(Input::GiveBack { ask: ask(layout, 500), until: Micros::MAX });
             let sent = bench.sent();
             assert_eq!(sent.first().map_or(0, |(.., hit)| hit.cost), back, "{layout}");
             sent.into_iter().for_each(|(id, ..)| bench.answer(id, bench.taken(6)));
@@ -192,7 +192,7 @@ fn no_more_goes_back_than_was_taken_here_and_none_after_its_window() {
         // The authority says that 5 s are left: with no time in the name, some of that is too near the end.
         bench.pass(Micros::from_millis(if layout == "{key}" { 4_850 } else { 5_000 }));
         bench.sent();
-        bench.turn(Input::GiveBack(ask(layout, 3)));
+        bench.turn(Input::GiveBack { ask: ask(layout, 3), until: Micros::MAX });
         assert!(bench.sent().is_empty(), "{layout}: the window is over");
     }
 }
