@@ -488,7 +488,8 @@ async fn what_has_left_its_window_comes_out_of_no_later_one() {
         _ = reservation.commit(0);
         tokio::time::sleep(Duration::from_millis(20)).await; // a refund would be told by now
         passed += world.passes(9).await;
-        assert_eq!(passed, 5, "{rule:?}");
+        // An engine that hears of the first one this late dates it so.
+        assert!(passed == 5 || passed == 4 && rule == rule.clone().mode(Mode::Buffered), "{passed}: {rule:?}");
     }
 }
 
