@@ -3,14 +3,13 @@
 use super::{
     bound::Bound,
     key::KeyHandle,
-    road::{LAG, Step, Taking},
+    road::{Step, Taking},
     set::{Home, Present, Set},
     setup::{Setup, Way},
 };
 use crate::{
-    decision::{Decision, Source},
+    decision::Decision,
     key::{KEY_BYTES_MAX, Key},
-    local::Local,
     rule::Seen,
 };
 use std::sync::Arc;
@@ -143,11 +142,7 @@ impl Limiter {
             && (1..=setup.terms.numbers.burst).contains(&cost)
             && bytes.len() <= KEY_BYTES_MAX
         {
-            return match driver.tier().check(setup.rule, &Key::Raw(bytes), cost) {
-                Local::Allowed { remaining } => setup.allowed(remaining, Source::Lease),
-                Local::Denied { wait, remaining } => setup.denied(wait.plus(LAG), remaining, Source::Lease),
-                other => setup.without_tokens(other, cost),
-            };
+            return setup.at_once(driver.tier().check(setup.rule, &Key::Raw(bytes), cost), cost);
         }
         self.check_now_otherwise(bytes, cost)
     }

@@ -5,7 +5,12 @@ use super::{
     road::Step,
     setup::{Setup, Way},
 };
-use crate::{decision::Decision, key::Key, local::Cell, rule::Mode};
+use crate::{
+    decision::Decision,
+    key::Key,
+    local::{Cell, Local},
+    rule::Mode,
+};
 use std::{fmt, sync::Arc};
 
 /// One key of one limiter. Clones share; the last one lets the key go.
@@ -61,9 +66,8 @@ impl KeyHandle {
     /// Asks for `cost` tokens and never waits; see [`Limiter::check_now_n`].
     #[inline]
     pub fn check_now_n(&self, cost: u64) -> Decision {
-        match self.first(cost) {
-            Some((_, Step::Done(decision))) => decision,
-            Some((setup, Step::Ask(cell))) => setup.cold(&cell, cost),
+        match self.local(cost) {
+            Some((setup, local)) => setup.at_once(local, cost),
             None => self.place.limiter.check_now_n(&self.place.key, cost),
         }
     }
@@ -97,18 +101,22 @@ impl KeyHandle {
         (&self.place.limiter, &self.place.key)
     }
 
-    /// The answer from this cell; `None` where it has to be looked up after all: the rule was replaced, say.
+    /// What the local tier says of this cell; `None` where it has to be looked up after all: the rule was replaced, say.
     #[inline]
-    fn first(&self, cost: u64) -> Option<(&Setup, Step)> {
+    fn local(&self, cost: u64) -> Option<(&Setup, Local)> {
         let setup = &*self.place.limiter.setup;
         match (&self.place.cell, &setup.way) {
             (Some(cell), Way::Shared { driver, .. })
                 if setup.is_straight() && cost > 0 && cost <= setup.terms.numbers.burst =>
             {
-                Some((setup, setup.step(driver.tier().check_cell(cell, cost), cost)))
+                Some((setup, driver.tier().check_cell(cell, cost)))
             }
             _ => None,
         }
+    }
+
+    fn first(&self, cost: u64) -> Option<(&Setup, Step)> {
+        self.local(cost).map(|(setup, local)| (setup, setup.step(local, cost)))
     }
 }
 

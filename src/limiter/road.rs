@@ -115,9 +115,20 @@ impl Setup {
         }
     }
 
-    /// What the local tier has said, where it had no tokens and knew no better, for somebody who cannot wait.
+    /// What the local tier has said, as a decision for somebody who cannot wait. Builds the usual ones in place: a `Step`
+    /// that is taken apart again costs as much as the check.
+    #[inline]
+    pub(super) fn at_once(&self, local: Local, cost: u64) -> Decision {
+        match local {
+            Local::Allowed { remaining } => self.allowed(remaining, Source::Lease),
+            Local::Denied { wait, remaining } => self.denied(wait.plus(LAG), remaining, Source::Lease),
+            other => self.without_tokens(other, cost),
+        }
+    }
+
+    /// [`at_once`](Setup::at_once) where the tier had no tokens and knew no better.
     #[inline(never)]
-    pub(super) fn without_tokens(&self, local: Local, cost: u64) -> Decision {
+    fn without_tokens(&self, local: Local, cost: u64) -> Decision {
         match self.step(local, cost) {
             Step::Done(decision) => decision,
             Step::Ask(cell) => self.cold(&cell, cost),

@@ -134,7 +134,7 @@ async fn ten_thousand_calls_to_a_frozen_server_return_in_time_and_few_ever_run()
 
 // case H-07: a reply that nobody waits for any more never reaches another call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_thousand_abandoned_calls_every_reply_still_finds_its_call() {
+async fn after_many_abandoned_calls_every_reply_still_finds_its_call() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let connection = open(&proxy.url(), PATIENT);
@@ -149,15 +149,17 @@ async fn after_a_thousand_abandoned_calls_every_reply_still_finds_its_call() {
     ask("warm".to_owned()).await;
     proxy.delay_replies(Duration::from_millis(1));
     let mut dice = 7_u64;
-    let mut abandoned = 0;
-    for i in 0..1_000 {
+    let (mut calls, mut abandoned) = (0, 0);
+    // How many are abandoned is a matter of how busy the machine is.
+    while calls < 1_000 || abandoned < 100 {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let patience = Duration::from_micros((dice >> 33) % 2_000);
-        let doomed = tokio::time::timeout(patience, ask(format!("doomed {i}")));
-        let (end, ()) = tokio::join!(doomed, ask(format!("kept {i}")));
+        let doomed = tokio::time::timeout(patience, ask(format!("doomed {calls}")));
+        let (end, ()) = tokio::join!(doomed, ask(format!("kept {calls}")));
         abandoned += usize::from(end.is_err());
+        calls += 1;
+        assert!(calls < 100_000, "{abandoned} abandoned");
     }
-    assert!(abandoned > 100, "{abandoned}");
     assert_eq!(proxy.accepted(), 1, "one connection all along");
 }
 
