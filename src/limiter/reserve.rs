@@ -275,32 +275,31 @@ impl Core {
         tokens
     }
 
-    /// Charges tokens that were used beyond what is held, and says how many of them it could.
+    /// Charges tokens that were used beyond what is held, and says how many of them it could: where the rule is decided
+    /// in another way by now, there.
     fn charge(&self, tokens: u64) -> u64 {
         let present = self.limiter.successor(&self.setup);
         let setup = present.as_ref().unwrap_or(&self.setup);
-        match (&setup.way, &self.cell) {
-            (Way::Local { governed, quota }, _) => governed.charge(setup.rule, &self.key(), tokens, quota),
-            (Way::Shared { .. }, Some(cell)) if cell.is_closed() && present.is_none() => 0, // the rule is gone
-            (Way::Shared { driver, .. }, Some(cell)) => {
-                // One that is closed tells nobody any more.
-                let successor = if cell.is_closed() { driver.tier().cell(setup.rule, &self.key()).ok() } else { None };
-                let cell = successor.as_ref().unwrap_or(cell);
-                if self.taken && setup.terms.mode != Mode::Buffered {
-                    cell.add_debt(tokens);
-                } else {
-                    cell.add_outage(tokens);
-                }
-                driver.tier().call(cell);
-                tokens
-            }
-            (Way::Shared { driver, .. }, None) => {
-                let Some(template) = self.setup.terms.plain else { return 0 };
-                self.setup.charge_count(driver, template, &Key::stored(&self.key, self.digest), tokens);
-                tokens
-            }
-            _ => 0,
+        let driver = match &setup.way {
+            Way::Local { governed, quota } => return governed.charge(setup.rule, &self.key(), tokens, quota),
+            Way::Shared { driver, .. } => driver,
+            Way::Constant(_) | Way::Lifted => return 0,
+        };
+        if let Some(template) = setup.terms.plain {
+            setup.charge_count(driver, template, &self.key(), tokens);
+            return tokens;
         }
+        let open = self.cell.as_ref().filter(|cell| !cell.is_closed());
+        let successor = || driver.tier().cell(setup.rule, &self.key()).ok().filter(|_| present.is_some());
+        // One that is closed tells nobody any more; of a rule that is gone there is no other.
+        let Some(cell) = open.cloned().or_else(successor) else { return 0 };
+        if self.taken && setup.terms.mode != Mode::Buffered {
+            cell.add_debt(tokens);
+        } else {
+            cell.add_outage(tokens);
+        }
+        driver.tier().call(&cell);
+        tokens
     }
 
     fn key(&self) -> Key<'_> {
