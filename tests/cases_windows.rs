@@ -493,6 +493,23 @@ async fn what_has_left_its_window_comes_out_of_no_later_one() {
     }
 }
 
+// Beside the cases: what a `Buffered` instance gives back before it has met its authority is charged to nobody either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_back_before_the_authority_was_met_goes_back_all_the_same() {
+    for (algorithm, rule) in windows(100, 200 * 24 * HOUR) {
+        let store = tollgate::MemoryStore::default();
+        store.set_reachable(false);
+        let rule = rule.mode(Mode::Buffered).delta_max(50).outage(Outage::Deny).deadline(10 * SECOND);
+        let (gate, limiter) = limited(store.clone(), rule.clone()).await;
+        let reservation = limiter.reserve("k", 30).await.expect("the first allowance");
+        assert_eq!(reservation.commit(10).returned, 20, "{algorithm:?}");
+        store.set_reachable(true);
+        until("it has met its store", || gate.snapshot().link == tollgate::Link::Up).await;
+        gate.shutdown().await.expect("all is told");
+        assert_eq!(left(store, rule, "k").await, 90, "{algorithm:?}");
+    }
+}
+
 // Beside the cases: a queue lets go at a constant rate, and says how long to wait.
 #[tokio::test]
 async fn a_queue_answers_with_a_delay() {

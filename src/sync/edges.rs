@@ -160,6 +160,18 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Looks again at what was given back before the authority had told its time.
+    pub(super) fn take_back_early(&mut self, index: u32, now: Micros) {
+        let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        if self.road.there(now).is_some()
+            && let Some((tokens, since)) = bucket.early.take()
+        {
+            self.take_back(index, tokens, since, now);
+        }
+    }
+}
+
 /// Where its windows lie.
 fn frame(numbers: &Numbers) -> Frame {
     Frame::new(numbers.window, numbers.offset)

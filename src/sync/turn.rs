@@ -15,7 +15,6 @@ use super::{
     window::Window,
 };
 use crate::{
-    algorithm::Algorithm,
     error::{Error, ErrorKind},
     key::{BucketName, KeySpace},
     lease::{InstanceId, Reply},
@@ -318,21 +317,31 @@ impl Engine {
 
     fn refund(&mut self, cell: &Arc<Cell>, tokens: u64, since: Micros, now: Micros) {
         let Some(index) = self.bucket_of(cell, now) else { return };
-        let numbers = self.rules.terms(cell.rule()).map(|terms| terms.numbers);
-        let algorithm = numbers.map(|numbers| numbers.algorithm);
-        let road = &self.road;
-        let back = |bucket: &&mut Bucket| numbers.is_none_or(|of| Engine::has_still(road, bucket, &of, since, now));
-        if let Some(bucket) = self.buckets[index as usize].as_deref_mut().filter(back) {
-            bucket.look(now);
-            // What was never taken here cannot come back.
-            let (tokens, oldest) = bucket.taken.refund(tokens);
-            let there = Engine::fresh(&self.road, bucket, oldest.min(since));
-            // What was taken at nobody knows what time may have left its window already.
-            if there != Micros::ZERO || !algorithm.is_some_and(Algorithm::is_window) {
-                bucket.give_in(tokens, there);
-            }
-        }
+        self.take_back(index, tokens, since, now);
         self.visit(index, now);
+    }
+
+    pub(super) fn take_back(&mut self, index: u32, tokens: u64, since: Micros, now: Micros) {
+        let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        let numbers = self.rules.terms(bucket.cell.rule()).map(|terms| terms.numbers);
+        let is_window = numbers.is_some_and(|numbers| numbers.algorithm.is_window());
+        if is_window && self.road.there(now).is_none() {
+            // In which window that was is known when the authority has told its time.
+            let (sum, oldest) = bucket.early.unwrap_or((0, since));
+            bucket.early = Some((sum.saturating_add(tokens), oldest.min(since)));
+            return;
+        }
+        if numbers.is_some_and(|of| !Engine::has_still(&self.road, bucket, &of, since, now)) {
+            return;
+        }
+        bucket.look(now);
+        // What was never taken here cannot come back.
+        let (tokens, oldest) = bucket.taken.refund(tokens);
+        let there = Engine::fresh(&self.road, bucket, oldest.min(since));
+        // What was taken at nobody knows what time may have left its window already.
+        if there != Micros::ZERO || !is_window {
+            bucket.give_in(tokens, there);
+        }
     }
 
     /// The bucket of a cell, made if there is none; `None` when the cell is closed, as one is whose rule is gone.
