@@ -117,6 +117,8 @@ pub(crate) struct Engine {
     pub(super) members: Option<u32>,
     pub(super) beat_at: Micros,
     pub(super) beat_sent: Option<Micros>,
+    /// The last heartbeat found something else in its key.
+    pub(super) miscounts: bool,
     /// Questions that may still be asked now, and since when that is known.
     pub(super) allowance: f64,
     pub(super) allowed_at: Micros,
@@ -162,6 +164,7 @@ impl Engine {
             members: None,
             beat_at: Micros::ZERO,
             beat_sent: None,
+            miscounts: false,
             allowance: f64::from(settings.syncs_per_second_max) / 10.0,
             allowed_at: now,
             stretch: 1.0,

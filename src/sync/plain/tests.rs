@@ -6,7 +6,9 @@ use crate::{
     key::KeySpace,
     lease::InstanceId,
     local::{Bell, Tier},
+    observe::{Event, Link},
     rule::{Mode, Rule},
+    store::Beat,
     sync::{
         message::Input,
         turn::Settings,
@@ -234,6 +236,31 @@ fn hits_count_against_the_allowance_and_the_window_and_leave_at_their_time() {
     assert!(bench.sent().is_empty());
     assert_eq!(bench.told(last), Answer::Late);
     drop(tickets);
+}
+
+#[test]
+fn a_heartbeat_whose_key_holds_something_else_takes_no_road_down_and_is_told_once() {
+    let mut bench = Bench::new();
+    let (mut beats, mut told) = (0, 0);
+    for _ in 0..50 {
+        bench.pass(Micros::from_millis(200));
+        for effect in std::mem::take(&mut bench.effects) {
+            match effect {
+                Effect::Beat { .. } => {
+                    beats += 1;
+                    bench.turn(Input::Beaten(Err(Error::new(ErrorKind::WrongType, "a list"))));
+                }
+                Effect::Report(Event::Warning { .. }) => told += 1,
+                _ => {}
+            }
+        }
+        assert_eq!(bench.engine.link(), Link::Up);
+    }
+    assert!(beats > 5 && told == 1, "{beats} {told}");
+    let beat = Beat { members: 3, now: bench.there() };
+    bench.pass(Micros::from_secs(2));
+    bench.turn(Input::Beaten(Ok(beat)));
+    assert_eq!(bench.engine.members(), Some(3));
 }
 
 #[test]
