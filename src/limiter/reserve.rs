@@ -13,7 +13,6 @@ use crate::{
     key::Key,
     local::Cell,
     rule::{Abandoned, Mode},
-    time::Micros,
 };
 use std::{
     fmt,
@@ -55,12 +54,15 @@ impl Limiter {
     /// # Errors
     /// The decision that says no.
     pub async fn reserve(&self, key: impl AsRef<[u8]>, estimate: u64) -> Result<Reservation, Decision> {
-        let (bytes, since) = (key.as_ref(), self.setup.clock.now());
-        let decision = self.check_n(bytes, estimate).await;
+        let bytes = key.as_ref();
+        // Kept for the reservation: what is taken by one setup goes back by the same.
+        let setup = Arc::clone(&self.answers(bytes));
+        let since = setup.clock.now();
+        let decision = setup.asked(bytes, estimate).await;
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::open(self, bytes, estimate, since, decision))
+        Ok(Reservation::open(self, setup, bytes, estimate, Taking::new(since, &decision), decision))
     }
 }
 
@@ -71,12 +73,7 @@ impl KeyHandle {
     /// As there.
     pub async fn reserve(&self, estimate: u64) -> Result<Reservation, Decision> {
         let (limiter, key) = self.parts();
-        let since = limiter.setup.clock.now();
-        let decision = self.check_n(estimate).await;
-        if !decision.is_allowed() {
-            return Err(decision);
-        }
-        Ok(Reservation::open(limiter, key, estimate, since, decision))
+        limiter.reserve(key, estimate).await
     }
 }
 
@@ -134,8 +131,14 @@ enum State {
 }
 
 impl Reservation {
-    fn open(limiter: &Limiter, key: &[u8], estimate: u64, since: Micros, decision: Decision) -> Reservation {
-        let setup = Arc::clone(&limiter.answers(key));
+    fn open(
+        limiter: &Limiter,
+        setup: Arc<Setup>,
+        key: &[u8],
+        estimate: u64,
+        taking: Taking,
+        decision: Decision,
+    ) -> Reservation {
         // A policy, a list or a shadowing rule that let it through has taken nothing that could come back.
         let by_limit = matches!(decision.source(), Source::Local | Source::Lease | Source::Authority);
         let taken = by_limit && decision.trouble().is_none();
@@ -157,7 +160,6 @@ impl Reservation {
         count(&setup.tallies.reserved);
         let (clock, ttl) = (setup.clock.clone(), setup.terms.reservation_ttl);
         let limiter = limiter.clone();
-        let taking = Taking::new(since, &decision);
         let core = Arc::new(Core {
             limiter,
             setup,

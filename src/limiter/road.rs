@@ -79,6 +79,26 @@ impl Setup {
         self.troubled(ErrorKind::BadKey, Source::Local)
     }
 
+    /// The answer to a check of this key; to a look where `cost` is 0.
+    pub(super) async fn asked(&self, bytes: &[u8], cost: u64) -> Decision {
+        let Some(key) = self.key(bytes) else { return self.spoken(self.bad_key()) };
+        if cost == 0 {
+            return self.shown(match self.peek_ticket(&key) {
+                Ok((ticket, hold)) => self.seen(ticket.await, hold),
+                Err(decision) => decision,
+            });
+        }
+        let decision = if self.is_plain(cost) {
+            self.count(&key, cost).await
+        } else {
+            match self.first(&key, cost) {
+                Step::Done(decision) => decision,
+                Step::Ask(cell) => self.ask(cell, cost).await,
+            }
+        };
+        self.spoken(decision)
+    }
+
     /// What the process can answer by itself. `cost` is at least 1.
     #[inline]
     pub(super) fn first(&self, key: &Key<'_>, cost: u64) -> Step {
