@@ -11,13 +11,13 @@ use crate::{
 use sha2::{Digest, Sha256};
 use std::ops::Deref;
 
-/// Keys above this are hashed or refused, by the gate's choice.
+/// Keys of more bytes than this are hashed or refused, by the gate's choice: [`LongKeys`].
 pub const KEY_BYTES_MAX: usize = 1_024;
 
 /// What is done with a key of more than [`KEY_BYTES_MAX`] bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LongKeys {
-    /// Its SHA-256 stands for it.
+    /// Its SHA-256 stands for it. The default.
     #[default]
     Hash,
     /// The check is refused, with [`ErrorKind::BadKey`] as its trouble.

@@ -77,8 +77,19 @@
 //! - [`Rule`]: all that can be said about a limit. [`Builder`]: all that can be said about a gate.
 //! - [`guide::guarantees`]: what is promised, when more can pass and how much, and the test of each line.
 //! - [`guide::architecture`]: how it works, for whoever takes over. [`guide::testing`]: how it is tested.
-//! - [`sim`]: judge a trace of admissions of your own.
-//! - The examples `quickstart` (measures your machine) and `gateway` (a web server behind a limit).
+//! - [`guide::algorithms`]: which algorithm to choose, with figures of the same traffic through each.
+//! - [`sim`]: judge a trace of admissions of your own, or a whole world in virtual time.
+//! - The examples `quickstart` (measures your machine), `gateway` (a web server behind a limit) and `algorithms` (plots).
+//!
+//! # Features
+//!
+//! | feature | brings |
+//! | --- | --- |
+//! | `redis` (default) | `RedisStore` |
+//! | `rules-file` | `Rules::from_toml`, `Rules::from_file` |
+//! | `watch` | `Tollgate::watch_rules`, and `rules-file` |
+//! | `sim` | `sim::World`; needed by no server |
+//! | `gateway` | what the example `gateway` needs; nothing in the library |
 
 mod algorithm;
 mod atomic;

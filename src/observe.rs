@@ -72,6 +72,22 @@ pub enum Event {
 }
 
 /// Told of every [`Event`], on the thread where it happened. Must be quick and must not block.
+///
+/// ```
+/// use tollgate::{Event, Observer, Rule, Tollgate};
+///
+/// struct Log;
+///
+/// impl Observer for Log {
+///     fn event(&self, event: &Event) {
+///         eprintln!("{event:?}");
+///     }
+/// }
+///
+/// let gate = Tollgate::builder().observer(Log).rule("off", Rule::deny_all()).build_local()?;
+/// # drop(gate);
+/// # Ok::<(), tollgate::Error>(())
+/// ```
 pub trait Observer: Send + Sync + 'static {
     /// Something happened.
     fn event(&self, event: &Event);

@@ -41,6 +41,8 @@ impl fmt::Display for RateError {
     }
 }
 
+impl std::error::Error for RateError {}
+
 impl Rate {
     /// One token a second, where any rate will do.
     pub(crate) const ONE_A_SECOND: Rate = Rate { count: 1, period: 1_000_000 };
@@ -48,7 +50,7 @@ impl Rate {
     /// `count` tokens each `period`.
     ///
     /// # Errors
-    /// A zero count, a period that is no whole number of microseconds or is longer than
+    /// [`RateError`]: a zero count, a period that is no whole number of microseconds or is longer than
     /// [`PERIOD_MAX`], and anything faster than [`RATE_PER_SECOND_MAX`].
     pub fn new(count: u64, period: Duration) -> Result<Rate, RateError> {
         if !period.subsec_nanos().is_multiple_of(1_000) && period.as_secs() <= PERIOD_MAX.0 / 1_000_000 {

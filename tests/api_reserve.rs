@@ -272,6 +272,30 @@ async fn what_a_window_gets_back_must_still_be_in_it() {
 }
 
 #[tokio::test]
+async fn a_turn_in_a_queue_does_not_come_back_and_is_not_said_to() {
+    for mode in [Mode::Local, Mode::Exact] {
+        let rule = Rule::leaky_queue(1, MINUTE).burst(100).mode(mode).deadline(5 * SECOND);
+        let rule = rule.reservation_ttl(Duration::from_millis(20));
+        let (_gate, limiter) = limited(MemoryStore::default(), rule).await;
+        let behind = async |turns: u32| {
+            let delay = limiter.check("k").await.delay();
+            assert!(
+                delay <= turns * MINUTE && delay > turns * MINUTE - 10 * SECOND,
+                "{mode:?}: {delay:?}, not {turns}"
+            );
+        };
+        assert_eq!(reserve(&limiter, "k", 10).await.commit(2), returned(0), "{mode:?}");
+        behind(10).await;
+        assert_eq!(reserve(&limiter, "k", 1).await.commit(3), charged(2), "{mode:?}");
+        let late = reserve(&limiter, "k", 5).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!late.is_open());
+        assert_eq!(late.commit(4), returned(0), "{mode:?}: nothing came back, so nothing is charged anew");
+        behind(19).await;
+    }
+}
+
+#[tokio::test]
 async fn where_no_limit_is_kept_nothing_is_settled() {
     let rules = [("free", Rule::unlimited()), ("shadow", slow(1).shadow(true)), ("closed", Rule::deny_all())];
     let builder = rules.into_iter().fold(Tollgate::builder(), |b, (name, rule)| b.rule(name, rule));

@@ -248,7 +248,7 @@ async fn a_wrong_password_is_its_own_trouble_and_is_never_shown() {
     let url = format!("redis://:hunter2@127.0.0.1:{}", proxy.port());
     let start = Instant::now();
     let error = RedisStore::connect(&url).await.expect_err("a wrong password");
-    assert!(start.elapsed() < SECOND);
+    assert!(start.elapsed() < 4 * SECOND);
     assert_eq!(error.kind(), ErrorKind::Auth);
     let mut texts = format!("{error} {error:?} {:?}", RedisStore::builder(&url));
 
@@ -362,17 +362,19 @@ async fn dropped_checks_never_mix_up_the_answers_of_others() {
         assert!(limiter.check_n(format!("known {n}"), n).await.is_allowed());
     }
     proxy.delay_replies(Duration::from_millis(1));
-    let (mut dice, mut dropped) = (11_u64, 0);
-    for i in 0..1_000 {
+    let (mut dice, mut calls, mut dropped) = (11_u64, 0, 0);
+    // How many are dropped is a matter of how busy the machine is.
+    while calls < 1_000 || dropped < 100 {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let patience = Duration::from_micros((dice >> 33) % 4_000);
-        let n = 1 + i % 20;
-        let doomed = tokio::time::timeout(patience, limiter.check_n(format!("doomed {}", i % 50), 1 + i % 3));
+        let n = 1 + calls % 20;
+        let doomed = tokio::time::timeout(patience, limiter.check_n(format!("doomed {}", calls % 50), 1 + calls % 3));
         let (end, known) = tokio::join!(doomed, limiter.peek(format!("known {n}")));
         dropped += u32::from(end.is_err());
         assert_eq!((known.trouble(), known.remaining()), (None, 1_000 - n), "{known:?}");
+        calls += 1;
+        assert!(calls < 100_000, "{dropped} dropped");
     }
-    assert!(dropped > 100, "{dropped}");
     assert_eq!(proxy.accepted(), 1, "one connection all along");
 }
 

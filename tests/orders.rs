@@ -59,7 +59,7 @@ async fn a_blocked_key_is_refused_until_the_block_is_lifted_and_others_pass() {
                 limiter.block("k", Duration::from_secs(600)).await.unwrap();
                 let no = limiter.check("k").await;
                 assert!(!no.is_allowed() && !no.is_never(), "{what}: {no:?}");
-                assert_eq!(no.refused_by(), Some("r"), "{what}");
+                assert_eq!((no.refused_by(), no.remaining()), (Some("r"), 0), "{what}");
                 let wait = no.retry_after().unwrap();
                 assert!(wait > Duration::from_secs(500) && wait < Duration::from_secs(601), "{what}: {wait:?}");
                 assert!(!limiter.check_now("k").is_allowed(), "{what}");
@@ -97,10 +97,24 @@ async fn an_order_that_cannot_be_given_says_why() {
     assert!(span.to_string().starts_with("rule \"r\": block: "), "{span}");
     assert_eq!(limiter.block("k", Duration::MAX).await.unwrap_err().kind(), ErrorKind::Config);
     store.set_reachable(false);
-    assert_eq!(limiter.clear("k").await.unwrap_err().kind(), ErrorKind::Unreachable);
+    let clear = limiter.clear("k").await.unwrap_err();
+    assert_eq!(clear.kind(), ErrorKind::Unreachable);
+    assert_eq!(clear.to_string(), "rule \"r\": clear: the store did not take it: Unreachable");
     store.set_reachable(true);
     gate.shutdown().await.unwrap_or_default();
     assert_eq!(limiter.clear("k").await.unwrap_err().kind(), ErrorKind::ShutDown);
+}
+
+#[tokio::test]
+async fn a_key_for_which_nothing_is_counted_has_no_orders() {
+    let (_gate, limiter) =
+        limited(&MemoryStore::default(), Rule::token_bucket(10, HOUR).allow("free").deny("bad")).await;
+    for key in ["free", "bad"] {
+        let error = limiter.block(key, HOUR).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().starts_with("rule \"r\": block: nothing is counted for this key"), "{error}");
+        assert_eq!(limiter.unblock(key).await.unwrap_err().kind(), ErrorKind::Config);
+    }
 }
 
 // The store is away from the very start: a `Buffered` key goes on until its allowance is used.

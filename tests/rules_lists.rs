@@ -193,6 +193,7 @@ fn whatever_is_wrong_with_a_list_is_an_error_that_names_rule_field_and_entry() {
         (fair().override_limit("a", 0), &["overrides", "\"a\"", "rate", "zero"]),
         (fair().override_limit("a", u64::MAX), &["overrides", "\"a\"", "rate"]),
         (fair().override_limit("a", 5).override_limit("a", 6), &["overrides", "\"a\"", "two overrides"]),
+        (fair().override_key("a", fair().shadow(true)), &["overrides", "\"a\"", "shadow: "]),
         (fair().override_key("a", Rule::fixed_window(5, SECOND)), &["overrides", "\"a\"", "algorithm", "TokenBucket"]),
         (fair().override_key("a", fair().mode(Mode::Exact)), &["overrides", "\"a\"", "mode", "Leased", "Exact"]),
         (fair().override_key("a", fair().deny("b")), &["overrides", "\"a\"", "no lists"]),

@@ -204,7 +204,7 @@ async fn a_wrong_set_changes_nothing_and_says_which_rule_and_field() {
     let fair = || one(slow(50));
     let table: Vec<(Rules, &[&str])> = vec![
         (fair().rule("t", Rule::token_bucket(0, SECOND)), &["rule \"t\": rate: "]),
-        (fair().rule("t", Rule::fixed_window(5, Duration::ZERO)), &["rule \"t\": rate: "]),
+        (fair().rule("t", Rule::fixed_window(5, Duration::ZERO)), &["rule \"t\": window: "]),
         (fair().rule("t", Rule::fixed_window(5, SECOND).utc_offset(86_400)), &["rule \"t\": utc_offset: "]),
         (fair().rule("t", slow(5).deny("a\\")), &["rule \"t\": deny: "]),
         (fair().rule("", slow(5)), &["name"]),

@@ -90,7 +90,7 @@ impl Builder {
         self
     }
 
-    /// Told of what an operator would want to know.
+    /// Told of what an operator would want to know; nobody when not set.
     pub fn observer(mut self, observer: impl Observer) -> Builder {
         self.observer = Arc::new(observer);
         self

@@ -83,7 +83,7 @@ impl Tollgate {
     /// in [`retry_after`](Decision::retry_after) the longest wait of all that are known to. A yes shows the limit that is nearest to
     /// being exhausted, by remaining / limit, and the longest [`delay`](Decision::delay).
     ///
-    /// An entry of cost 0 takes nothing and refuses nothing. No entries: allowed, with the largest limit that a number can
+    /// Limiters of other gates may be among them. An entry of cost 0 takes nothing and refuses nothing. No entries: allowed, with the largest limit that a number can
     /// say. More than 64: never, with [`ErrorKind::Config`] as the trouble and no rule's name.
     ///
     /// ```

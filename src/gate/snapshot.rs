@@ -96,7 +96,7 @@ pub struct Snapshot {
     pub link: Link,
     /// Instances that share the limits; `None` when nobody has told.
     pub members: Option<u32>,
-    /// From a question to its answer.
+    /// From a question to its answer, smoothed over the last ones.
     pub round_trip: Duration,
 }
 

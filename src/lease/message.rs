@@ -76,7 +76,7 @@ pub(crate) struct Total {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lost {
     /// Nothing: a slow start, and at most what was lent when it was lost more than the bound. (A sender
-    /// that never knew the bucket may be the first to create it: then as `Full`.)
+    /// that never knew the bucket may be the first to create it: then as `Full`.) The default.
     #[default]
     Empty,
     /// A full bucket: no slow start, and up to one burst more than the bound.

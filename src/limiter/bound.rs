@@ -29,7 +29,21 @@ pub enum Scope {
 /// | sliding counter | less than twice the limit in any span of the window's length |
 ///
 /// `Buffered` adds `N * ahead`, `N` the instances that lived in `T` and `ahead` the rule's
-/// [`delta_max`](crate::Rule::delta_max): to a bucket once, to a window each time.
+/// [`delta_max`](crate::Rule::delta_max): to a bucket once, to a window each time. [`Cold::Credit(n)`](crate::Cold::Credit)
+/// adds `n` for each instance and each [`lease_ttl`](crate::Rule::lease_ttl).
+///
+/// As text it is the formula with its numbers:
+///
+/// ```
+/// # use {std::time::Duration, tollgate::{Mode, Rule, Tollgate}};
+/// let second = Duration::from_secs(1);
+/// let rule = Rule::token_bucket(1_000, second).burst(100).mode(Mode::Local);
+/// let gate = Tollgate::builder().rule("api", rule).build_local()?;
+/// let bound = gate.limiter("api")?.bound();
+/// assert_eq!(bound.to_string(), "100 + 1000/s * T, for each instance");
+/// assert_eq!(bound.over(10 * second, 3), 3 * (100 + 10_000));
+/// # Ok::<(), tollgate::Error>(())
+/// ```
 ///
 /// It holds while the authority is there and keeps its memory; what an outage, a failover or lost
 /// memory can add is told in the guide's page on guarantees.

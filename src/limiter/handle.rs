@@ -17,7 +17,8 @@ use std::sync::Arc;
 /// Limits requests by one rule of a gate, each key by itself.
 ///
 /// Clones are cheap and share everything. A limiter may outlive the gate it came from; after the
-/// gate's `shutdown` it refuses, with [`ErrorKind::ShutDown`](crate::ErrorKind::ShutDown) as the trouble.
+/// gate's `shutdown` it refuses, with [`ErrorKind::ShutDown`](crate::ErrorKind::ShutDown) as the trouble, but for a `Local`
+/// rule, which goes on.
 ///
 /// It follows its rule: after [`replace_rules`](crate::Tollgate::replace_rules) each check that starts sees the rule's
 /// new numbers. Where the rule is gone the limit is lifted: everything passes, with [`ErrorKind::UnknownRule`](crate::ErrorKind::UnknownRule) as the
@@ -181,7 +182,8 @@ impl Limiter {
     ///
     /// What was never taken in this process, or longer ago than it remembers, is not given back, and no
     /// refund raises a bucket above its burst. The tokens go through the authority: they can be had
-    /// again after the next sync, here or elsewhere. Those of a `Local` rule can be had at once.
+    /// again after the next sync, here or elsewhere. Those of a `Local` rule can be had at once. Nothing comes back to a
+    /// [leaky queue](crate::Rule::leaky_queue), whose turns perish.
     pub fn refund(&self, key: impl AsRef<[u8]>, tokens: u64) {
         let bytes = key.as_ref();
         self.with(|setup| {

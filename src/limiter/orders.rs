@@ -25,9 +25,10 @@ impl Limiter {
     /// blocks in this process alone.
     ///
     /// # Errors
-    /// [`Config`](ErrorKind::Config) for a span of zero or above 100 years, and for a rule with a
-    /// [`plain_key`](crate::Rule::plain_key), which has no place for a block; [`BadKey`](ErrorKind::BadKey), and where the
-    /// authority does not answer within the rule's deadline the kind of that failure: then the key may be blocked or not,
+    /// [`Config`](ErrorKind::Config) for a span of zero or above 100 years; for a rule with a
+    /// [`plain_key`](crate::Rule::plain_key), which has no place for a block; and for a key for which nothing is counted,
+    /// since its rule is `unlimited` or denies all, or it is on the allow or the deny list. [`UnknownRule`](ErrorKind::UnknownRule)
+    /// where the rule was removed; [`BadKey`](ErrorKind::BadKey); and where the authority does not answer within the rule's deadline the kind of that failure: then the key may be blocked or not,
     /// and the same call again is safe. A `Local` rule: [`Saturated`](ErrorKind::Saturated) when as many keys are
     /// blocked as the gate may know.
     ///
@@ -44,7 +45,7 @@ impl Limiter {
     /// Lifts a block; nothing else changes. Nothing happens where there is none.
     ///
     /// # Promise
-    /// In this process from the moment that this returns. In other instances within a second, for which they remember a
+    /// In this process from the moment that this returns. In other instances within a second and a round trip, for which they remember a
     /// denial.
     ///
     /// # Errors
@@ -57,7 +58,7 @@ impl Limiter {
     /// stays lent, and counts.
     ///
     /// # Promise
-    /// In this process from the moment that this returns. In other instances within a second, for which they remember a
+    /// In this process from the moment that this returns. In other instances within a second and a round trip, for which they remember a
     /// denial. The bound of the rule begins anew with each clear. On a [plain key](crate::Rule::plain_key) what other
     /// programs counted in the present window goes, too.
     ///
@@ -98,12 +99,17 @@ impl Setup {
                 let deadline = self.clock.now().plus(self.terms.deadline);
                 match driver.order(self.rule, (key.bytes().into(), key.is_digest()), order, deadline).await {
                     Answer::Done => Ok(()),
-                    Answer::Failed(kind) => fault(kind, "the order could not be given to the store"),
-                    _ => fault(ErrorKind::Deadline, "the store did not answer the order in time"),
+                    Answer::Failed(kind) => fault(kind, &format!("{order}: the store did not take it: {kind:?}")),
+                    _ => fault(ErrorKind::Deadline, &format!("{order}: the store did not answer in time")),
                 }
             }
-            Way::Constant(_) => fault(ErrorKind::Config, "it counts nothing, so there is nothing to block or clear"),
-            Way::Lifted => fault(ErrorKind::UnknownRule, "it was removed"),
+            Way::Constant(_) => {
+                let what = format!(
+                    "{order}: nothing is counted for this key: its rule, or a list, lets it pass or refuses it"
+                );
+                fault(ErrorKind::Config, &what)
+            }
+            Way::Lifted => fault(ErrorKind::UnknownRule, &format!("{order}: the rule was removed")),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// What a new key gets when the gate knows as many keys as it may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Saturated {
-    /// No, with [`ErrorKind::Saturated`] as the trouble.
+    /// No, with [`ErrorKind::Saturated`] as the trouble. The default.
     #[default]
     Deny,
     /// Yes, with the same trouble. No bound holds for such keys.

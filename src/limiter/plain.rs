@@ -146,10 +146,10 @@ impl Setup {
         let deadline = self.clock.now().plus(self.terms.deadline);
         let (kind, what) = match driver.hit(self.hit(template, key.bytes(), -signed(ALL)), deadline).await {
             Answer::Counted { .. } => return Ok(()),
-            Answer::Failed(kind) => (kind, "the order could not be given to the store"),
-            _ => (ErrorKind::Deadline, "the store did not answer the order in time"),
+            Answer::Failed(kind) => (kind, format!("the store did not take it: {kind:?}")),
+            _ => (ErrorKind::Deadline, "the store did not answer in time".to_owned()),
         };
-        Err(Error::new(kind, format!("rule {name:?}: {what}")))
+        Err(Error::new(kind, format!("rule {name:?}: {order}: {what}")))
     }
 }
 

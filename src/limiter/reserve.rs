@@ -7,6 +7,7 @@ use super::{
     setup::{Setup, Way, count},
 };
 use crate::{
+    algorithm::Algorithm,
     atomic::{Mutex, Ordering::Relaxed},
     clock::Alarm,
     decision::{Decision, Source},
@@ -78,7 +79,9 @@ impl KeyHandle {
 }
 
 /// What a commit made of a reservation, in tokens. They add up: the real cost is the estimate less what was returned, and
-/// what was charged and what was not on top of it. (After a time-out that had released the estimate, without the estimate.)
+/// what was charged and what was not on top of it. (After a time-out that had released the estimate, without the estimate;
+/// and where the rest of an estimate cannot come back, see [`commit`](Reservation::commit), that rest counts as used.) All
+/// are 0 where no limit was asked: a list let it in, or a rule in shadow mode that would have refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settled {
     /// Goes back to the limit: at once for a `Local` rule, else with the next sync; to a window as much as still counts.
@@ -195,7 +198,8 @@ impl Reservation {
     /// Settles it by the real cost. There is no second commit of the same reservation.
     ///
     /// - Below the estimate: the rest goes back, never more than was taken, and the limit is never raised by it. What
-    ///   comes back to a window rule must still be in its window.
+    ///   comes back to a window rule must still be in its window. Nothing comes back to a
+    ///   [leaky queue](crate::Rule::leaky_queue), whose turns perish, and nothing that an outage let in.
     /// - Above: the rest is charged as debt, at most one burst (or one window's limit) of it. What a
     ///   [`Buffered`](Mode::Buffered) rule is charged so, and one that an outage let in, empties the bucket at most.
     /// - Where the rule was [replaced](crate::Tollgate::replace_rules) meanwhile: by the numbers of now. Nothing comes back
@@ -243,7 +247,7 @@ impl Core {
 
     /// Nobody commits it, or nobody did in time. Does something once, and only to an open one.
     fn abandon(&self) {
-        let released = self.setup.terms.abandoned == Abandoned::Release && self.taken;
+        let released = self.setup.terms.abandoned == Abandoned::Release && self.taken && !self.perishes();
         {
             let mut state = self.state();
             if *state != State::Open {
@@ -257,10 +261,15 @@ impl Core {
         }
     }
 
+    /// Turns in a queue do not come back: those behind have theirs already.
+    fn perishes(&self) -> bool {
+        self.setup.terms.numbers.algorithm == Algorithm::LeakyQueue
+    }
+
     /// Gives back what was taken, and says how much of it: nothing where the rule is decided in another way by now, since
     /// nobody remembers the taking any more.
     fn give_back(&self, tokens: u64) -> u64 {
-        if tokens == 0 {
+        if tokens == 0 || self.perishes() {
             return 0;
         }
         match (&self.setup.way, &self.cell) {

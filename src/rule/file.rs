@@ -94,7 +94,7 @@ impl Rules {
     /// | `deadline`, `lease_ttl`, `horizon`, `cadence`, `reservation_ttl` | a time: `"10s"`, `"100ms"`, `"1h 30m"` (us, ms, s, m, h, d) |
     /// | `shadow` | `true`, `false` |
     /// | `allow`, `deny` | a list of keys and patterns |
-    /// | `override` | tables with a `key` (or pattern) and the fields that are other than the rule's; a `limit` without a `burst` changes the burst in proportion |
+    /// | `override` | tables with a `key` (or pattern) and the fields that are other than the rule's, without `mode`, `utc_offset`, `plain_key`, `shadow` and lists; a `limit` without a `burst` changes the burst in proportion; as `algorithm` only `"unlimited"` and `"deny_all"` |
     ///
     /// What is not said is as in a [`Rule`]. There must be at least one rule, so that an empty file never lifts all limits.
     ///
@@ -168,8 +168,11 @@ fn config(message: String) -> Error {
 
 fn read(text: &str) -> Result<Rules, Wrong> {
     let document = DeTable::parse(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        Wrong { at, what: error.message().to_owned() }
+        let span = error.span().unwrap_or(0..0);
+        // The parser's words say what is wrong with a name, and not which it is.
+        let name = text.get(span.clone()).filter(|name| !name.is_empty() && error.message() == "duplicate key");
+        let name = name.map_or_else(String::new, |name| format!(": {}", text::shown(name)));
+        Wrong { at: span.start, what: format!("{}{name}", error.message()) }
     })?;
     let top = Fields::new("the file", document.get_ref(), 0);
     top.only(&["rules"])?;

@@ -101,7 +101,7 @@ impl Rule {
     /// of them may wait, or as many as [`burst`](Rule::burst) says; one more is refused.
     ///
     /// An allowed request has a [`delay`](crate::Decision::delay) to wait before it goes on; `acquire` waits it.
-    /// A time to leave that nobody took perishes. [`Mode::Exact`] when nothing else is set, or [`Mode::Local`]: a
+    /// A time to leave that nobody took perishes: neither a refund nor a commit gives it back. [`Mode::Exact`] when nothing else is set, or [`Mode::Local`]: a
     /// time to leave cannot be lent ahead. Over all instances two requests leave at least
     /// an interval less one round trip apart.
     pub fn leaky_queue(count: u64, per: Duration) -> Rule {
@@ -109,11 +109,12 @@ impl Rule {
     }
 
     /// At most `limit` in each window of the authority's clock: those that begin at a multiple of `window` since
-    /// 1970-01-01T00:00Z, plus the [`utc_offset`](Rule::utc_offset).
+    /// 1970-01-01T00:00, by a clock that is [`utc_offset`](Rule::utc_offset) ahead of UTC.
     ///
     /// Cheap, and easy to explain to users; but twice the limit can pass around an edge between two windows.
     ///
-    /// Allowed: 1 to 1,000,000,000 a window, `window` a whole number of microseconds from 1 ms to 366 days.
+    /// Allowed: 1 to 1,000,000,000 a window and no more than 1,000,000,000 a second, `window` a whole number of microseconds
+    /// from 1 ms to 366 days.
     pub fn fixed_window(limit: u64, window: Duration) -> Rule {
         Rule::of(Algorithm::FixedWindow, limit, window)
     }
@@ -206,7 +207,8 @@ impl Rule {
     }
 
     /// Where fixed windows begin, in seconds east of Greenwich; 0 when not set. With a window of one day they are the
-    /// calendar days of that offset. For [fixed windows](Rule::fixed_window) alone. Allowed: less than a day either way.
+    /// calendar days of that offset; summer time is not followed. For [fixed windows](Rule::fixed_window) alone, and among
+    /// those on [plain keys](Rule::plain_key) for layouts with `{index}` or `{start}`. Allowed: less than a day either way.
     pub fn utc_offset(mut self, seconds: i32) -> Rule {
         self.utc_offset = seconds;
         self
@@ -239,6 +241,7 @@ impl Rule {
     ///   at most what was asked, and lets nothing more pass.
     /// - [`refund`](crate::Limiter::refund) gives back what was taken here in the present window.
     /// - What an [`Outage`] policy lets through is counted nowhere afterwards.
+    /// - A number that was lost counts from nothing again: [`lost`](Rule::lost) and [`revision`](Rule::revision) say nothing.
     /// - [`block`](crate::Limiter::block) is an error: other programs would not go by it.
     /// - Keys above 1 KiB are refused: nobody else would look for their hash.
     /// - An [override](Rule::override_limit) of a limit counts on the same keys; two rules of one layout do, too.
@@ -269,8 +272,11 @@ impl Rule {
         self
     }
 
-    /// What a check gets while the authority is away; [`Outage::Share`] when not set. Says nothing in
-    /// [`Mode::Local`].
+    /// What a check gets while the authority is away, and where it answers a key with an error that is no
+    /// [overload](Rule::overload), such as a wrong type; [`Outage::Share`] when not set.
+    ///
+    /// Like all that is said of the authority (`overload`, `lost`, `deadline`, `lease_ttl`, `horizon`, `cadence`) it says
+    /// nothing in [`Mode::Local`].
     pub fn outage(mut self, outage: Outage) -> Rule {
         self.outage = outage;
         self
@@ -286,8 +292,8 @@ impl Rule {
 
     /// What `check_now` says to a key without tokens here; [`Cold::Deny`] when not set.
     ///
-    /// [`Cold::Credit`] is for [`Mode::Leased`] alone: `Local` has no cold keys, and `Exact` promises that the
-    /// authority decides each time.
+    /// [`Cold::Credit`] is for [`Mode::Leased`] alone: `Local` has no cold keys, `Exact` promises that the
+    /// authority decides each time, and `Buffered` has its [`delta_max`](Rule::delta_max).
     pub fn cold(mut self, cold: Cold) -> Rule {
         self.cold = cold;
         self
@@ -344,7 +350,7 @@ impl Rule {
     /// Lets these keys pass without counting them: one key, or all that a pattern matches.
     ///
     /// In a pattern `*` is any text, also none, and `?` is one character; a backslash before `*`, `?` or a backslash takes
-    /// their meaning away. Keys are matched as they are given to the check, byte by byte.
+    /// their meaning away. All else is compared with the key as it is given to the check, byte by byte.
     ///
     /// Which list decides: an exact entry before a pattern, whatever list they are on; then the [deny](Rule::deny) list
     /// before the allow list before the [overrides](Rule::override_key); then of the patterns of one list the first.
@@ -377,7 +383,7 @@ impl Rule {
     ///
     /// Answers carry this rule's name. The other one counts in the same way: the same algorithm and mode, or
     /// [`unlimited`](Rule::unlimited), or [`deny_all`](Rule::deny_all). It has no lists, and is in
-    /// [shadow](Rule::shadow) mode if this rule is.
+    /// [shadow](Rule::shadow) mode if this rule is; one that shadows by itself is an error.
     ///
     /// A key's state under an override is its own: when an override comes or goes, the key starts with a full bucket. While
     /// the override stays and its numbers change, state is kept.

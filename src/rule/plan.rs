@@ -108,6 +108,9 @@ impl Rule {
                 if !rule.deny.is_empty() || !rule.allow.is_empty() || !rule.overrides.is_empty() {
                     return Err(wrong("an override has no lists of its own"));
                 }
+                if rule.shadow && !terms.shadow {
+                    return Err(wrong("shadow: an override is in shadow mode where its rule is, and not by itself"));
+                }
                 (**rule).clone()
             }
             Override::Limit(_) if self.constant.is_some() => {

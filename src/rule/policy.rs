@@ -13,7 +13,7 @@ pub enum Mode {
     /// This process, from tokens that the authority has lent it.
     ///
     /// Bound: `burst + rate * T` for **all instances together**, the same as one central bucket. While the
-    /// authority is away the rule's [`Outage`] decides.
+    /// authority is away the rule's [`Outage`] decides. The default, but for a [leaky queue](super::Rule::leaky_queue).
     #[default]
     Leased,
     /// The authority, asked every time; checks of one key that wait at the same moment share one question.
@@ -44,7 +44,7 @@ pub enum Outage {
     ///
     /// Bound: about `burst + rate * T` for all instances together while the number of members last heard
     /// still holds, on top of what was lent before. With no number of members ever heard or
-    /// configured, it denies.
+    /// configured, it denies. The default.
     #[default]
     Share,
 }
@@ -57,7 +57,7 @@ pub enum Outage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cold {
     /// No, with the expected round trip as the time to retry; the tokens are asked for meanwhile.
-    /// Bound: nothing is added.
+    /// Bound: nothing is added. The default.
     #[default]
     Deny,
     /// Yes, for up to this many tokens per key and [lease life](super::Rule::lease_ttl); booked as debt, which

@@ -12,7 +12,7 @@ use crate::{
     algorithm::{Algorithm, Frame},
     error::{Error, ErrorKind},
     lease::{Lost, Numbers},
-    rate::Rate,
+    rate::{Rate, RateError},
     time::Micros,
 };
 use std::{
@@ -124,9 +124,15 @@ impl Rule {
                 &format!("1 to {NAME_BYTES_MAX} bytes without control characters"),
             ));
         }
-        let rate = Rate::new(self.count, self.per)
-            .map_err(|e| fault(name, "rate", &format!("{e} ({} tokens per {:?})", self.count, self.per)))?;
         let (window, offset) = self.window(name)?;
+        let rate = Rate::new(self.count, self.per).map_err(|error| {
+            let field = match error {
+                _ if !self.algorithm.is_window() => "rate",
+                RateError::CountZero | RateError::TooFast => "limit",
+                RateError::PeriodTooFine | RateError::PeriodTooLong => "window",
+            };
+            fault(name, field, &format!("{error} ({} tokens per {:?})", self.count, self.per))
+        })?;
 
         let (burst, given) = match self.burst {
             Some(burst) => (burst, "given"),
@@ -233,7 +239,13 @@ impl Rule {
             );
             return Err(fault(name, "plain_key", &what));
         }
-        Template::new(text, frame).map(Some).map_err(|what| fault(name, "plain_key", &what))
+        let template = Template::new(text, frame).map_err(|what| fault(name, "plain_key", &what))?;
+        if self.utc_offset != 0 && !template.is_dated() {
+            let what = "a plain key without {index} or {start} has a window that begins with its first hit, at no time of \
+                        the clock";
+            return Err(fault(name, "utc_offset", what));
+        }
+        Ok(Some(template))
     }
 
     /// The length of its windows, and by how much they begin before a multiple of that.
@@ -262,7 +274,21 @@ fn within(name: &str, field: &'static str, span: Duration, allowed: RangeInclusi
     if allowed.contains(&span) {
         return Ok(span.into());
     }
-    Err(fault(name, field, &format!("{:?} to {:?}, not {span:?}", allowed.start(), allowed.end())))
+    let what = format!("{} to {}, not {}", Said(*allowed.start()), Said(*allowed.end()), Said(span));
+    Err(fault(name, field, &what))
+}
+
+/// A time in the units of a file of rules: nobody counts the seconds of a year.
+struct Said(Duration);
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.0.as_secs(), self.0.subsec_nanos()) {
+            (secs @ 1.., 0) if secs.is_multiple_of(86_400) => write!(f, "{}d", secs / 86_400),
+            (secs @ 1.., 0) if secs.is_multiple_of(3_600) => write!(f, "{}h", secs / 3_600),
+            _ => write!(f, "{:?}", self.0),
+        }
+    }
 }
 
 /// What is wrong with a rule, in parts, so that a file can say where.
@@ -427,11 +453,24 @@ mod tests {
             (Rule::fixed_window(1, SECOND).mode(Mode::Buffered).plain_key("{key}"), "plain_key"),
             (Rule::fixed_window(1, SECOND).mode(Mode::Exact).plain_key("{index}"), "plain_key"),
             (Rule::fixed_window(1, SECOND / 2).mode(Mode::Exact).plain_key("{key}:{start}"), "plain_key"),
+            (Rule::fixed_window(1, DAY).utc_offset(3_600).mode(Mode::Exact).plain_key("{key}"), "utc_offset"),
+            (Rule::fixed_window(0, SECOND), "limit"),
+            (Rule::fixed_window(1_000_000_000, Duration::from_millis(1)), "limit"),
+            (Rule::sliding_log(1, Duration::ZERO), "window"),
+            (Rule::sliding_counter(1, Duration::from_nanos(1_500_500)), "window"),
         ];
         for (rule, field) in table {
             let message = refused("login", rule, field);
             assert!(message.starts_with("rule \"login\": "), "{message}");
         }
+    }
+
+    #[test]
+    fn times_are_told_in_the_units_of_a_file() {
+        let message = refused("r", &fair().lease_ttl(Duration::from_secs(90 * 60)), "lease_ttl");
+        assert!(message.ends_with("100ms to 1h, not 5400s"), "{message}");
+        let message = refused("r", &Rule::fixed_window(1, 367 * DAY), "window");
+        assert!(message.ends_with("1ms to 366d, not 367d"), "{message}");
     }
 
     #[test]

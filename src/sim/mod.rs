@@ -1,6 +1,6 @@
 //! Tools that look at a limiter from outside: what it admitted, and whether it may have.
 //!
-//! The judge is always there, since tests, examples and users ask the same one. A whole [`World`] of instances is there
+//! The judge is always there, since tests, examples and users ask the same one. A whole `World` of instances is there
 //! with the feature `sim`. Nothing here reads a clock.
 
 #[cfg(feature = "sim")]

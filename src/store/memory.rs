@@ -31,7 +31,7 @@ pub(crate) use probe::{Saved, Sums};
 const SWEPT_PER_QUESTION: usize = 2;
 
 /// An authority inside this process. Clones are the same store; gates that hold one share their
-/// limits.
+/// limits. `MemoryStore::default()` is a new one on the system's clock.
 ///
 /// # Cost
 /// About a microsecond per question; memory for each bucket that is not full again.

@@ -22,6 +22,7 @@ impl Bucket {
     /// Forgets what the limit has said: it was said of other numbers, or is over.
     pub(super) fn forget_denial(&mut self) {
         self.cell.clear_denial();
+        self.cell.set_free(self.free);
         self.deny_until = Micros::ZERO;
         self.no = (0, Micros::ZERO);
         self.blocked_until = Micros::ZERO;
@@ -35,6 +36,7 @@ impl Bucket {
             // Credit of threads is beyond our reach but by its generation; it counts as spent.
             self.cell.reborn();
         }
+        self.cell.set_free(0); // what is free there cannot be had
         self.cell.deny_until(1, until);
         self.deny_until = until.min(now.plus(DENIAL_MAX));
         self.no = (1, until);

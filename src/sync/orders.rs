@@ -15,7 +15,7 @@ use crate::{
     rule::Mode,
     time::Micros,
 };
-use std::cmp::Reverse;
+use std::{cmp::Reverse, fmt};
 
 /// What is to be done with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,16 @@ pub(crate) enum Order {
     Block(Micros),
     /// Forget what was counted, and any block.
     Clear,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Block(Micros::ZERO) => "unblock",
+            Order::Block(_) => "block",
+            Order::Clear => "clear",
+        })
+    }
 }
 
 /// An order on its way.

@@ -76,8 +76,9 @@ impl<'d> Fields<'d> {
         // The first in the file, so that the answer is the same each time.
         let Some(key) = strange.min_by_key(|key| key.span().start) else { return Ok(()) };
         let name = shown(key.get_ref());
-        let hint = text::meant(key.get_ref(), known).map_or_else(String::new, |word| format!("; perhaps {word:?}?"));
-        let what = format!("{}: no field {name}{hint} There are: {}", self.whose, known.join(", "));
+        let hint = text::meant(key.get_ref(), known);
+        let hint = hint.map_or_else(|| "there are".to_owned(), |word| format!("perhaps {word:?}? There are"));
+        let what = format!("{}: no field {name}; {hint}: {}", self.whose, known.join(", "));
         Err(Wrong { at: key.span().start, what })
     }
 

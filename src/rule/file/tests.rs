@@ -110,7 +110,7 @@ fn what_is_wrong_is_told_with_line_and_column() {
         ("[rule.api]\nlimit = 3".to_owned(), "line 1, column 2: the file: no field \"rule\"; perhaps \"rules\"?"),
         ("rules = 3".to_owned(), "line 1, column 9: the file: rules: a table, not a whole number"),
         ("[rules]\napi = 3".to_owned(), "line 2, column 7: rule \"api\": a table, not a whole number"),
-        ("[rules.api]\n[rules.api]\n".to_owned(), "line 2, column 8: duplicate"),
+        ("[rules.api]\n[rules.api]\n".to_owned(), "line 2, column 8: duplicate key: \"api\""),
         ("[rules.api]\nlimit = 3\n".to_owned(), "line 1, column 8: rule \"api\": algorithm: is missing"),
         (
             "[rules.api]\nalgorithm = 'gcra'\n".to_owned(),
@@ -157,7 +157,12 @@ fn what_is_wrong_is_told_with_line_and_column() {
             rule("[[rules.api.override]]\nkey = 'a'\n[[rules.api.override]]\nkey = 'a'"),
             "line 8, column 7: rule \"api\": overrides: \"a\": there are two overrides",
         ),
-        (rule("limit = 3"), "line 5, column 1: duplicate"),
+        (rule("limit = 3"), "line 5, column 1: duplicate key: \"limit\""),
+        (rule("xyzzy = 3"), "line 5, column 1: rule \"api\": no field \"xyzzy\"; there are: algorithm, "),
+        (
+            "[rules.a]\nalgorithm = 'fixed_window'\nlimit = 0\nper = '1s'".to_owned(),
+            "line 3, column 9: rule \"a\": limit: the number of tokens is zero",
+        ),
         (
             "[rules.a]\nalgorithm = 'token_bucket'\nlimit = 0\nper = '1s'".to_owned(),
             "line 3, column 9: rule \"a\": rate: the number",

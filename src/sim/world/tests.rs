@@ -20,3 +20,23 @@ fn a_world_is_the_same_run_each_time() {
     assert!(report.holds(), "{report}");
     assert!(report.admitted() > 20_000, "{report}");
 }
+
+#[test]
+fn a_world_that_makes_no_sense_is_refused_and_told_why() {
+    let rule = || Rule::token_bucket(10, SECOND);
+    let stray = |fault| World::builder().instances(2).rule(rule()).faults(Faults::none().at(SECOND / 2, fault));
+    let table = [
+        (World::builder(), "rule: "),
+        (World::builder().instances(0).rule(rule()), "instances: "),
+        (World::builder().rule(rule().burst(0)), "rule \"rule0\": burst: "),
+        (stray(Fault::Crash { instance: 2, down: SECOND }), "faults: instance 2 is not there: 0 to 1"),
+        (stray(Fault::Cut { instance: Some(3), span: SECOND }), "faults: instance 3 "),
+        (World::builder().rule(Rule::fixed_window(10, SECOND)).audit(), "audit: "),
+    ];
+    for (builder, words) in table {
+        let error = builder.build().expect_err(words);
+        assert!(error.to_string().starts_with(words), "{error}, not {words}");
+    }
+    assert!(stray(Fault::Freeze { instance: 1, span: SECOND }).build().is_ok());
+    assert!(stray(Fault::Cut { instance: None, span: SECOND }).build().is_ok());
+}

@@ -30,7 +30,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Requests that come one by one, independently of each other, so many a second over all instances.
+    /// Requests that come one by one, independently of each other, so many a second over all instances. Less than none, or
+    /// no number, is none.
     pub fn poisson(per_second: f64) -> Traffic {
         Traffic {
             per_second: if per_second.is_finite() { per_second.max(0.0) } else { 0.0 },

@@ -27,6 +27,11 @@ use std::{fmt, time::Duration};
 /// A Redis server that instances share as their authority. Clones cheaply; a gate makes one
 /// connection of its own, whatever the number of clones.
 ///
+/// The URL is `redis://[user:password@]host[:port][/database]` or `unix:///path`. One server, without TLS; redirections
+/// of a cluster and Sentinel are not followed. Scripts must be allowed. Tested with Redis 7.0. A `maxmemory-policy` that
+/// may evict is no error: `build` tells it as an [`Event::Warning`](crate::Event::Warning), where
+/// [`connect`](RedisStore::connect) could read it.
+///
 /// ```no_run
 /// # async fn f() -> Result<(), tollgate::Error> {
 /// use tollgate::RedisStore;
