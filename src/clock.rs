@@ -135,8 +135,14 @@ impl Clock {
     /// time, and steady from there on. A manual clock begins on a day in 2023.
     #[must_use]
     pub(crate) fn calendar(&self) -> Micros {
+        self.calendar_at(self.now())
+    }
+
+    /// What the [calendar](Clock::calendar) shows at this time of ours.
+    #[must_use]
+    pub(crate) fn calendar_at(&self, at: Micros) -> Micros {
         let began = self.precise.as_ref().map_or(MANUAL_BEGAN, |system| system.began);
-        began.plus(self.now().minus(ORIGIN))
+        began.plus(at.minus(ORIGIN))
     }
 
     /// Moves a manual clock on, and wakes those whose time has come. Does nothing to the system's.

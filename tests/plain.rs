@@ -188,6 +188,11 @@ async fn a_key_that_holds_something_else_is_a_typed_trouble_and_others_pass() {
     let gate = gate.build().await.unwrap();
     let limiter = gate.limiter("r").unwrap();
     server.cli(&["RPUSH", "rate:k", "hello"]);
+    server.cli(&["SET", "rate:digits", "007"]);
+    // More often than a road may fail that is not down.
+    for _ in 0..4 {
+        assert_eq!(limiter.check("digits").await.trouble(), Some(ErrorKind::WrongType));
+    }
     let no = limiter.check("k").await;
     assert!(!no.is_allowed() && no.trouble() == Some(ErrorKind::WrongType) && no.source() == Source::Outage, "{no:?}");
     assert_eq!(limiter.peek("k").await.trouble(), Some(ErrorKind::WrongType));

@@ -491,6 +491,65 @@ async fn a_reservation_whose_rule_is_decided_otherwise_by_now_says_what_became_o
 }
 
 #[tokio::test]
+async fn a_reservation_that_was_asked_of_the_old_rule_gives_nothing_back_to_the_new_one() {
+    // One rule is shared, or there would be no engine.
+    let rules = |mode| one(slow(5).mode(mode)).rule("shared", slow(1));
+    // Whether its answer comes at once, and before the rules are replaced, is up to the scheduler.
+    for _ in 0..100 {
+        let gate = Tollgate::builder().store(MemoryStore::default()).rules(rules(Mode::Exact)).build().await;
+        let gate = gate.expect("fair rules");
+        let limiter = gate.limiter("r").expect("its rule");
+        let mut reserves = Box::pin(limiter.reserve("a", 5));
+        let waits =
+            std::future::poll_fn(|context| std::task::Poll::Ready(reserves.as_mut().poll(context).is_pending()));
+        if !waits.await {
+            continue;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        gate.replace_rules(rules(Mode::Local)).expect("fair rules");
+        assert_eq!(passed(&limiter, "a").await, 5);
+        if let Ok(reservation) = tokio::time::timeout(5 * SECOND, reserves).await.expect("an answer") {
+            reservation.commit(0);
+            assert_eq!(passed(&limiter, "a").await, 0, "the local limit has taken nothing for it");
+            return;
+        }
+    }
+    panic!("no answer ever lay ready when the rules were replaced");
+}
+
+#[tokio::test]
+async fn what_was_used_beyond_a_reservation_is_charged_where_the_rule_is_decided_by_now() {
+    let window = |mode| Rule::fixed_window(1_000, 200 * 24 * HOUR).mode(mode).deadline(5 * SECOND);
+    // Each with the books that it is kept in.
+    let ways = || {
+        let leased = [Mode::Leased, Mode::Exact, Mode::Buffered].map(|mode| ("leased", window(mode)));
+        let plain = ("plain", window(Mode::Exact).plain_key("{key}"));
+        leased.into_iter().chain([("local", window(Mode::Local)), plain])
+    };
+    for ((from, old), (to, new)) in ways().flat_map(|from| ways().map(move |to| (from.clone(), to))) {
+        // One rule is shared, or there would be no engine.
+        let rules = |rule: &Rule| one(rule.clone()).rule("shared", slow(1));
+        let gate =
+            Tollgate::builder().store(MemoryStore::default()).rules(rules(&old)).build().await.expect("fair rules");
+        let limiter = gate.limiter("r").expect("its rule");
+        let reservation = limiter.reserve("a", 50).await.expect("room for 50");
+        gate.replace_rules(rules(&new)).expect("fair rules");
+        let settled = reservation.commit(150);
+        assert_eq!((settled.charged, settled.uncharged), (100, 0), "{from} {to}: {new:?}");
+        let right = if from == to { 850 } else { 900 };
+        let mut left = 0;
+        for _ in 0..400 {
+            left = limiter.peek("a").await.remaining();
+            if left == right {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(left, right, "{old:?} {new:?}");
+    }
+}
+
+#[tokio::test]
 async fn who_waits_for_a_key_whose_rule_becomes_local_is_answered() {
     // A store that never answers, and a deadline that never comes.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -90,6 +90,15 @@ impl Alone {
         Verdict::Allowed { remaining: free - cost, delay }
     }
 
+    /// Whether what was taken at `fresh` or later can still be given back, after [`advance`](Self::advance).
+    #[must_use]
+    pub(crate) fn has_still(&self, limit: &Limit, fresh: Micros) -> bool {
+        match self {
+            Alone::Bucket(_) => limit.algorithm != Algorithm::LeakyQueue,
+            Alone::Window(window) => window.has_still(limit.frame, fresh),
+        }
+    }
+
     /// Gives back what was taken no earlier than `fresh`, as far as it still counts. Of a queue nothing: those behind
     /// it have their times to leave already.
     pub(crate) fn give_back(&mut self, limit: &Limit, tokens: u64, fresh: Micros, now: Micros) {

@@ -81,6 +81,16 @@ impl Window {
         }
     }
 
+    /// Whether all that was spent at `fresh` or later still counts, as far as that can be given back.
+    #[must_use]
+    pub(crate) fn has_still(&self, frame: Frame, fresh: Micros) -> bool {
+        match self {
+            Window::Fixed(w) => fresh >= frame.start(w.at),
+            Window::Log(w) => fresh.plus(frame.length()) > w.at,
+            Window::Counter(w) => fresh >= frame.start(w.at),
+        }
+    }
+
     /// Takes back up to so many of those that were spent no earlier than `fresh`. Nothing, when some of them may have
     /// been spent in another window (fixed, counter) or may have left (log).
     pub(crate) fn take_back(&mut self, frame: Frame, fresh: Micros, tokens: u64) {

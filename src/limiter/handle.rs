@@ -3,7 +3,7 @@
 use super::{
     bound::Bound,
     key::KeyHandle,
-    road::Step,
+    road::{Step, Taking},
     set::{Home, Present, Set},
     setup::{Setup, Way},
 };
@@ -103,20 +103,7 @@ impl Limiter {
     /// A dropped call admits nothing, and costs nothing: what was asked for in its name goes back with the next sync.
     pub async fn check_n(&self, key: impl AsRef<[u8]>, cost: u64) -> Decision {
         let bytes = key.as_ref();
-        if cost == 0 {
-            return self.peek(bytes).await;
-        }
-        let setup = self.answers(bytes);
-        let Some(key) = setup.key(bytes) else { return setup.spoken(setup.bad_key()) };
-        let decision = if setup.is_plain(cost) {
-            setup.count(&key, cost).await
-        } else {
-            match setup.first(&key, cost) {
-                Step::Done(decision) => decision,
-                Step::Ask(cell) => setup.ask(cell, cost).await,
-            }
-        };
-        setup.spoken(decision)
+        self.answers(bytes).asked(bytes, cost).await
     }
 
     /// Asks for one token and never waits; see [`check_now_n`](Limiter::check_now_n).
@@ -188,12 +175,7 @@ impl Limiter {
     /// Asks the authority: one round trip, at most the rule's deadline. `Local` rules answer at once.
     pub async fn peek(&self, key: impl AsRef<[u8]>) -> Decision {
         let bytes = key.as_ref();
-        let setup = self.answers(bytes);
-        let Some(key) = setup.key(bytes) else { return setup.spoken(setup.bad_key()) };
-        setup.shown(match setup.peek_ticket(&key) {
-            Ok((ticket, hold)) => setup.seen(ticket.await, hold),
-            Err(decision) => decision,
-        })
+        self.answers(bytes).asked(bytes, 0).await
     }
 
     /// Gives back `tokens` that were taken for this key here, for a request that was not served.
@@ -207,7 +189,7 @@ impl Limiter {
         self.with(|setup| {
             let setup = setup.for_key(bytes);
             if let Some(key) = setup.key(bytes) {
-                setup.give_back(&key, tokens);
+                setup.give_back(&key, tokens, Taking::last(&setup.clock));
             }
         });
     }

@@ -32,8 +32,8 @@ impl Setup {
 
     fn hit(&self, template: Template, key: &[u8], cost: i64) -> Ask {
         let numbers = &self.terms.numbers;
-        let frame = Frame::new(numbers.window, numbers.offset);
-        Ask { rule: self.terms.name, template, frame, limit: numbers.burst, key: key.into(), cost }
+        let (frame, at) = (Frame::new(numbers.window, numbers.offset), self.clock.now());
+        Ask { rule: self.terms.name, template, frame, limit: numbers.burst, key: key.into(), cost, at }
     }
 
     /// A check of such a rule. `cost` is at least 1, and no more than the limit.
@@ -113,10 +113,10 @@ impl Setup {
         self.by_count(free, counted, ends_in)
     }
 
-    /// Gives back what was taken here in the present window.
-    pub(super) fn uncount(&self, driver: &Driver, template: Template, key: &Key<'_>, tokens: u64) {
+    /// Gives back what was taken here in the present window, if that is not over at `until`.
+    pub(super) fn uncount(&self, driver: &Driver, template: Template, key: &Key<'_>, tokens: u64, until: Micros) {
         if tokens > 0 {
-            driver.give_back_hit(self.hit(template, key.bytes(), signed(tokens)));
+            driver.give_back_hit(self.hit(template, key.bytes(), signed(tokens)), until);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{
     handle::Limiter,
     key::KeyHandle,
+    road::Taking,
     setup::{Setup, Way, count},
 };
 use crate::{
@@ -55,11 +56,14 @@ impl Limiter {
     /// The decision that says no.
     pub async fn reserve(&self, key: impl AsRef<[u8]>, estimate: u64) -> Result<Reservation, Decision> {
         let bytes = key.as_ref();
-        let decision = self.check_n(bytes, estimate).await;
+        // Kept for the reservation: what is taken by one setup goes back by the same.
+        let setup = Arc::clone(&self.answers(bytes));
+        let since = setup.clock.now();
+        let decision = setup.asked(bytes, estimate).await;
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::open(self, bytes, estimate, decision))
+        Ok(Reservation::open(self, setup, bytes, estimate, Taking::new(since, &decision), decision))
     }
 }
 
@@ -70,11 +74,7 @@ impl KeyHandle {
     /// As there.
     pub async fn reserve(&self, estimate: u64) -> Result<Reservation, Decision> {
         let (limiter, key) = self.parts();
-        let decision = self.check_n(estimate).await;
-        if !decision.is_allowed() {
-            return Err(decision);
-        }
-        Ok(Reservation::open(limiter, key, estimate, decision))
+        limiter.reserve(key, estimate).await
     }
 }
 
@@ -84,7 +84,7 @@ impl KeyHandle {
 /// are 0 where no limit was asked: a list let it in, or a rule in shadow mode that would have refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settled {
-    /// Goes back to the limit: at once for a `Local` rule, else with the next sync.
+    /// Goes back to the limit: at once for a `Local` rule, else with the next sync; to a window as much as still counts.
     pub returned: u64,
     /// Charged beyond what was held: later checks wait for it.
     pub charged: u64,
@@ -115,6 +115,7 @@ struct Core {
     key: Box<[u8]>,
     digest: bool,
     estimate: u64,
+    taking: Taking,
     /// The estimate was taken from the limit, and not let through by a policy that asks nobody.
     taken: bool,
     /// Pinned and reserved while this lives; `None` where this process keeps the limit alone.
@@ -133,8 +134,14 @@ enum State {
 }
 
 impl Reservation {
-    fn open(limiter: &Limiter, key: &[u8], estimate: u64, decision: Decision) -> Reservation {
-        let setup = Arc::clone(&limiter.answers(key));
+    fn open(
+        limiter: &Limiter,
+        setup: Arc<Setup>,
+        key: &[u8],
+        estimate: u64,
+        taking: Taking,
+        decision: Decision,
+    ) -> Reservation {
         // A policy, a list or a shadowing rule that let it through has taken nothing that could come back.
         let by_limit = matches!(decision.source(), Source::Local | Source::Lease | Source::Authority);
         let taken = by_limit && decision.trouble().is_none();
@@ -156,8 +163,17 @@ impl Reservation {
         count(&setup.tallies.reserved);
         let (clock, ttl) = (setup.clock.clone(), setup.terms.reservation_ttl);
         let limiter = limiter.clone();
-        let core =
-            Arc::new(Core { limiter, setup, key, digest, estimate, taken, cell, state: Mutex::new(State::Open) });
+        let core = Arc::new(Core {
+            limiter,
+            setup,
+            key,
+            digest,
+            estimate,
+            taking,
+            taken,
+            cell,
+            state: Mutex::new(State::Open),
+        });
         let alarm = Some(clock.alarm(clock.now().plus(ttl), core.clone().into()));
         Reservation { core, decision, alarm }
     }
@@ -261,41 +277,40 @@ impl Core {
                 let present = self.limiter.successor(&self.setup);
                 // What a store counts by now was not taken from it; the state is kept for when it counts again.
                 let present = present.filter(|setup| matches!(setup.way, Way::Local { .. }));
-                present.as_ref().unwrap_or(&self.setup).give_back(&self.key(), tokens);
+                present.as_ref().unwrap_or(&self.setup).give_back(&self.key(), tokens, self.taking);
             }
             (Way::Shared { .. }, Some(cell)) if cell.is_closed() => return 0,
-            (Way::Shared { driver, .. }, Some(cell)) => driver.refund(cell, tokens),
-            _ => self.setup.give_back(&self.key(), tokens),
+            (Way::Shared { driver, .. }, Some(cell)) => driver.refund(cell, tokens, self.taking.since),
+            _ => self.setup.give_back(&self.key(), tokens, self.taking),
         }
         tokens
     }
 
-    /// Charges tokens that were used beyond what is held, and says how many of them it could.
+    /// Charges tokens that were used beyond what is held, and says how many of them it could: where the rule is decided
+    /// in another way by now, there.
     fn charge(&self, tokens: u64) -> u64 {
         let present = self.limiter.successor(&self.setup);
         let setup = present.as_ref().unwrap_or(&self.setup);
-        match (&setup.way, &self.cell) {
-            (Way::Local { governed, quota }, _) => governed.charge(setup.rule, &self.key(), tokens, quota),
-            (Way::Shared { .. }, Some(cell)) if cell.is_closed() && present.is_none() => 0, // the rule is gone
-            (Way::Shared { driver, .. }, Some(cell)) => {
-                // One that is closed tells nobody any more.
-                let successor = if cell.is_closed() { driver.tier().cell(setup.rule, &self.key()).ok() } else { None };
-                let cell = successor.as_ref().unwrap_or(cell);
-                if self.taken && setup.terms.mode != Mode::Buffered {
-                    cell.add_debt(tokens);
-                } else {
-                    cell.add_outage(tokens);
-                }
-                driver.tier().call(cell);
-                tokens
-            }
-            (Way::Shared { driver, .. }, None) => {
-                let Some(template) = self.setup.terms.plain else { return 0 };
-                self.setup.charge_count(driver, template, &Key::stored(&self.key, self.digest), tokens);
-                tokens
-            }
-            _ => 0,
+        let driver = match &setup.way {
+            Way::Local { governed, quota } => return governed.charge(setup.rule, &self.key(), tokens, quota),
+            Way::Shared { driver, .. } => driver,
+            Way::Constant(_) | Way::Lifted => return 0,
+        };
+        if let Some(template) = setup.terms.plain {
+            setup.charge_count(driver, template, &self.key(), tokens);
+            return tokens;
         }
+        let open = self.cell.as_ref().filter(|cell| !cell.is_closed());
+        let successor = || driver.tier().cell(setup.rule, &self.key()).ok().filter(|_| present.is_some());
+        // One that is closed tells nobody any more; of a rule that is gone there is no other.
+        let Some(cell) = open.cloned().or_else(successor) else { return 0 };
+        if self.taken && setup.terms.mode != Mode::Buffered {
+            cell.add_debt(tokens);
+        } else {
+            cell.add_outage(tokens);
+        }
+        driver.tier().call(&cell);
+        tokens
     }
 
     fn key(&self) -> Key<'_> {

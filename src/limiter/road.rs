@@ -2,7 +2,8 @@
 
 use super::setup::{Setup, Way, count};
 use crate::{
-    decision::{Decision, Source},
+    clock::Clock,
+    decision::{Decision, Reset, Source},
     error::ErrorKind,
     key::Key,
     local::{Cell, Local, Verdict},
@@ -24,6 +25,28 @@ pub(super) enum Step {
     Ask(Arc<Cell>),
 }
 
+/// When tokens were taken, on the gate's clock: what is given back must not come out of a later window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taking {
+    /// They were asked for then.
+    pub(super) since: Micros,
+    /// Where the answer has told it: their window is over then.
+    until: Micros,
+}
+
+impl Taking {
+    /// Asked for at this time, and had by this answer.
+    pub(super) fn new(since: Micros, said: &Decision) -> Taking {
+        let until = if let Reset::Span(span) = said.reset { since.plus(span) } else { Micros::MAX };
+        Taking { since, until }
+    }
+
+    /// Nobody knows when: what was taken last.
+    pub(super) fn last(clock: &Clock) -> Taking {
+        Taking { since: clock.now(), until: Micros::MAX }
+    }
+}
+
 impl Setup {
     #[inline]
     pub(super) fn key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
@@ -31,14 +54,14 @@ impl Setup {
     }
 
     /// Gives back tokens of this key that were taken here.
-    pub(super) fn give_back(&self, key: &Key<'_>, tokens: u64) {
+    pub(super) fn give_back(&self, key: &Key<'_>, tokens: u64, Taking { since, until }: Taking) {
         match &self.way {
-            Way::Local { governed, quota } => governed.refund(self.rule, key, tokens, quota),
+            Way::Local { governed, quota } => governed.refund(self.rule, key, tokens, since, quota),
             Way::Shared { driver, .. } => {
                 if let Some(template) = self.terms.plain {
-                    self.uncount(driver, template, key, tokens);
+                    self.uncount(driver, template, key, tokens, until);
                 } else if let Some(cell) = driver.tier().find(self.rule, key) {
-                    driver.refund(&cell, tokens);
+                    driver.refund(&cell, tokens, since);
                 }
             }
             Way::Constant(_) | Way::Lifted => {} // nothing was taken
@@ -54,6 +77,26 @@ impl Setup {
     pub(super) fn bad_key(&self) -> Decision {
         count(&self.tallies.bad_keys);
         self.troubled(ErrorKind::BadKey, Source::Local)
+    }
+
+    /// The answer to a check of this key; to a look where `cost` is 0.
+    pub(super) async fn asked(&self, bytes: &[u8], cost: u64) -> Decision {
+        let Some(key) = self.key(bytes) else { return self.spoken(self.bad_key()) };
+        if cost == 0 {
+            return self.shown(match self.peek_ticket(&key) {
+                Ok((ticket, hold)) => self.seen(ticket.await, hold),
+                Err(decision) => decision,
+            });
+        }
+        let decision = if self.is_plain(cost) {
+            self.count(&key, cost).await
+        } else {
+            match self.first(&key, cost) {
+                Step::Done(decision) => decision,
+                Step::Ask(cell) => self.ask(cell, cost).await,
+            }
+        };
+        self.spoken(decision)
     }
 
     /// What the process can answer by itself. `cost` is at least 1.

@@ -6,7 +6,7 @@
 
 use super::{
     handle::Limiter,
-    road::{LAG, Step},
+    road::{LAG, Step, Taking},
     setup::{Setup, Way, count},
 };
 use crate::{
@@ -52,6 +52,8 @@ struct Part<'a> {
     setup: Arc<Setup>,
     key: Key<'a>,
     cost: u64,
+    /// Nothing was taken before this.
+    since: Micros,
     hand: Hand,
     said: Option<Decision>,
 }
@@ -67,7 +69,10 @@ impl Drop for Part<'_> {
                     governed.put_back(&spent, quota); // nobody counts by other numbers
                 }
             }
-            Hand::Given => self.setup.give_back(&self.key, self.cost),
+            Hand::Given => {
+                let taking = Taking::new(self.since, &self.said.unwrap_or(Decision::unasked()));
+                self.setup.give_back(&self.key, self.cost, taking);
+            }
             Hand::Air(_) | Hand::Ask(_) | Hand::Count | Hand::Empty => {} // what is in the air comes down by itself
         }
     }
@@ -198,7 +203,11 @@ fn gather<'a>(limits: &[(&'a Limiter, &'a [u8], u64)]) -> Result<Vec<Part<'a>>, 
         let same = |part: &&mut Part<'_>| part.setup.is_same(&setup) && part.key == key;
         match parts.iter_mut().find(same) {
             Some(part) => part.cost = part.cost.saturating_add(cost),
-            None => parts.push(Part { limiter, setup, key, cost, hand: Hand::Empty, said: None }),
+            None => {
+                // The coarse hand is never ahead.
+                let since = setup.clock.coarse();
+                parts.push(Part { limiter, setup, key, cost, since, hand: Hand::Empty, said: None });
+            }
         }
     }
     Ok(parts)

@@ -152,11 +152,12 @@ impl Governed {
         }
     }
 
-    /// Gives tokens back; nothing where the key has no state or never took as many, and never more than makes it full.
-    pub(crate) fn refund(&self, rule: u32, key: &Key<'_>, tokens: u64, quota: &Quota) {
+    /// Gives tokens back that were taken at `since` or later; nothing where the key has no state or never took as many, and
+    /// never more than makes it full.
+    pub(crate) fn refund(&self, rule: u32, key: &Key<'_>, tokens: u64, since: Micros, quota: &Quota) {
         match quota {
             Quota::Pace(pace) => self.paces.refund(rule, key, tokens, pace),
-            Quota::Machine(limit) => self.windowed.refund(rule, key, tokens, limit),
+            Quota::Machine(limit) => self.windowed.refund(rule, key, tokens, since, limit),
         }
     }
 

@@ -71,13 +71,14 @@ impl State {
         }
     }
 
-    fn refund(&mut self, limit: &Limit, tokens: u64, now: Micros) {
+    /// Gives back what was taken at `since` or later. What has left already comes out of nobody else's count.
+    fn refund(&mut self, limit: &Limit, tokens: u64, since: Micros, now: Micros) {
         self.advance(limit, now);
         // A turn in a queue perishes: those behind have theirs already, and one that came free in front would be given at
         // the end, where somebody is.
-        if limit.algorithm != Algorithm::LeakyQueue {
-            let (tokens, since) = self.taken.refund(tokens);
-            self.alone.give_back(limit, tokens, since, now);
+        if self.alone.has_still(limit, since) {
+            let (tokens, oldest) = self.taken.refund(tokens);
+            self.alone.give_back(limit, tokens, oldest.min(since), now);
         }
     }
 }
@@ -86,6 +87,7 @@ impl State {
 pub(crate) struct Spent {
     place: Arc<Place>,
     cost: u64,
+    at: Micros,
 }
 
 /// One key.
@@ -156,9 +158,12 @@ impl Windowed {
                 return (Verdict::Saturated, None);
             }
         };
-        let verdict = place.state().take(limit, cost, self.now());
+        let (verdict, at) = {
+            let (mut state, now) = (place.state(), self.now());
+            (state.take(limit, cost, now), now)
+        };
         if let Verdict::Allowed { .. } | Verdict::Queued { .. } = verdict {
-            return (verdict, Some(Spent { place, cost }));
+            return (verdict, Some(Spent { place, cost, at }));
         }
         self.count(verdict);
         (verdict, None)
@@ -168,12 +173,13 @@ impl Windowed {
         let mut state = spent.place.state();
         // By the numbers that the key has by now: those of the taking may have been replaced.
         let limit = state.limit;
-        state.refund(&limit, spent.cost, self.now());
+        state.refund(&limit, spent.cost, spent.at, self.now());
     }
 
-    /// Gives tokens back that were taken here and still count.
-    pub(super) fn refund(&self, rule: u32, key: &Key<'_>, tokens: u64, limit: &Limit) {
-        let back = |place: &Arc<Place>| place.state().refund(limit, tokens, self.now());
+    /// Gives tokens back that were taken here, at `since` on the gate's clock or later, and still count.
+    pub(super) fn refund(&self, rule: u32, key: &Key<'_>, tokens: u64, since: Micros, limit: &Limit) {
+        let since = self.clock.calendar_at(since);
+        let back = |place: &Arc<Place>| place.state().refund(limit, tokens, since, self.now());
         self.places.view(&Probe::new(rule, key), back);
     }
 

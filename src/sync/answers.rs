@@ -73,7 +73,16 @@ impl Engine {
         let event = match result {
             Ok(beat) => {
                 self.members = Some(beat.members.max(1));
+                self.miscounts = false;
                 self.road.answered(sent, now, beat.now)
+            }
+            // What is wrong with this one key says nothing of the road.
+            Err(error) if error.kind() == ErrorKind::WrongType => {
+                if !std::mem::replace(&mut self.miscounts, true) {
+                    let message = format!("instances are not counted, their key holds something else: {error}");
+                    effects.push(Effect::Report(Event::Warning { message }));
+                }
+                self.road.answered(sent, now, Micros::ZERO)
             }
             Err(error) => {
                 let jitter = self.rng.f64();

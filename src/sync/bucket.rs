@@ -81,6 +81,8 @@ pub(super) struct Bucket {
     pub(super) refunded: u64,
     pub(super) refunded_acked: u64,
     pub(super) taken: Taken,
+    /// Given back before the authority had told its time: how many, and since when they were taken.
+    pub(super) early: Option<(u64, Micros)>,
     /// What was refunded and is not booked was taken at this time or later, on the authority's clock; zero: not known.
     pub(super) fresh: Micros,
     pub(super) lease_end: Micros,
@@ -167,6 +169,7 @@ impl Bucket {
             refunded: 0,
             refunded_acked: 0,
             taken: Taken::new(now),
+            early: None,
             fresh: Micros::ZERO,
             lease_end: Micros::ZERO,
             known_until: Micros::ZERO,

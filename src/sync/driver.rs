@@ -113,10 +113,14 @@ impl Shared {
 }
 
 impl Restore for Shared {
-    fn restore(&self, given: Given) {
+    fn restore(&self, given: Given, by: Answer) {
         self.push(match given {
-            Given::Tokens(cell, tokens) => Input::Refund { cell, tokens },
-            Given::Hit(ask) => Input::GiveBack(ask),
+            Given::Tokens(cell, tokens, since) => Input::Refund { cell, tokens, since },
+            Given::Hit(ask) => {
+                let ends_in = if let Answer::Counted { ends_in, .. } = by { ends_in } else { Micros::ZERO };
+                let until = ask.at.plus(ends_in);
+                Input::GiveBack { ask, until }
+            }
         });
     }
 }
@@ -170,9 +174,10 @@ impl Driver {
 
     /// Asks for tokens; the ticket is answered by `deadline`.
     pub(crate) fn ask(&self, cell: &Arc<Cell>, cost: u64, deadline: Micros) -> Ticket {
+        let since = self.shared.clock.coarse();
         let (ticket, waiter) = waiter::pair();
         self.offer(Input::Ask { cell: cell.clone(), cost, deadline, waiter });
-        ticket.restoring(self.shared.clone(), Given::Tokens(cell.clone(), cost))
+        ticket.restoring(self.shared.clone(), Given::Tokens(cell.clone(), cost, since))
     }
 
     /// Asks how much there is; the ticket is answered by `deadline`.
@@ -202,14 +207,14 @@ impl Driver {
         self.offer(Input::Hit { ask: Arc::new(ask), deadline, waiter: None });
     }
 
-    /// Gives back what was counted here on a plain counter.
-    pub(crate) fn give_back_hit(&self, ask: Ask) {
-        self.offer(Input::GiveBack(Arc::new(ask)));
+    /// Gives back what was counted here on a plain counter, in a window that is over at `until`.
+    pub(crate) fn give_back_hit(&self, ask: Ask, until: Micros) {
+        self.offer(Input::GiveBack { ask: Arc::new(ask), until });
     }
 
-    /// Gives tokens back.
-    pub(crate) fn refund(&self, cell: &Arc<Cell>, tokens: u64) {
-        self.offer(Input::Refund { cell: cell.clone(), tokens });
+    /// Gives tokens back that were taken at `since` or later.
+    pub(crate) fn refund(&self, cell: &Arc<Cell>, tokens: u64, since: Micros) {
+        self.offer(Input::Refund { cell: cell.clone(), tokens, since });
     }
 
     /// Goes by these rules from now on, by number; `None`: no such rule (any more). A number never changes its

@@ -134,12 +134,41 @@ impl Engine {
 }
 
 impl Engine {
+    /// Whether what was taken at `since` (on the gate's clock) or later can be given back: of a window, whether it is in
+    /// the present one for certain. Else it would come out of what others have taken since.
+    pub(super) fn has_still(road: &Road, bucket: &Bucket, numbers: &Numbers, since: Micros, now: Micros) -> bool {
+        let begun = || {
+            let (then, there) = (road.there_at_least(since).unwrap_or_default(), road.there(now).unwrap_or_default());
+            then.minus(DOUBT) >= frame(numbers).start(there)
+        };
+        match numbers.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyMeter => true,
+            Algorithm::LeakyQueue => false,
+            Algorithm::SlidingLog => since.plus(numbers.window) > now,
+            // All that it remembers was taken in the present window.
+            Algorithm::FixedWindow => since >= bucket.taken.since() || begun(),
+            Algorithm::SlidingCounter => begun(),
+        }
+    }
+
     /// No admission at `since` (on the gate's clock) or later was before this on the authority's clock; zero: not known.
     pub(super) fn fresh(road: &Road, bucket: &Bucket, since: Micros) -> Micros {
         if bucket.window != Micros::ZERO {
             return bucket.window; // all that is remembered was taken in it
         }
         road.there_at_least(since).map_or(Micros::ZERO, |there| there.minus(DOUBT))
+    }
+}
+
+impl Engine {
+    /// Looks again at what was given back before the authority had told its time.
+    pub(super) fn take_back_early(&mut self, index: u32, now: Micros) {
+        let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        if self.road.there(now).is_some()
+            && let Some((tokens, since)) = bucket.early.take()
+        {
+            self.take_back(index, tokens, since, now);
+        }
     }
 }
 

@@ -60,6 +60,8 @@ pub(crate) enum Input {
         cell: Arc<Cell>,
         /// How many.
         tokens: u64,
+        /// None of them was taken before this.
+        since: Micros,
     },
     /// Somebody wants something of a plain counter.
     Hit {
@@ -71,7 +73,12 @@ pub(crate) enum Input {
         waiter: Option<Waiter>,
     },
     /// What was counted on a plain counter here is given back.
-    GiveBack(Arc<Ask>),
+    GiveBack {
+        /// What, and of which one.
+        ask: Arc<Ask>,
+        /// When the window that it was counted in is over, on our clock.
+        until: Micros,
+    },
     /// A hit was answered, or was not.
     Counted {
         /// Which hit.

@@ -50,6 +50,8 @@ pub(crate) struct Ask {
     pub(crate) key: Box<[u8]>,
     /// How much to count; zero only looks. Below zero: this much is taken away, and nobody needs to have taken it here.
     pub(crate) cost: i64,
+    /// When it was asked for, on our clock.
+    pub(crate) at: Micros,
 }
 
 impl Ask {
@@ -144,12 +146,15 @@ impl Engine {
         self.line_up(Pending { ask, cost, deadline, waiter, counter, bound, sent_at, guesses });
     }
 
-    /// What was taken here goes back: as much of it as was, and only while its window lasts.
-    pub(super) fn give_back_hit(&mut self, ask: Arc<Ask>, now: Micros) {
+    /// What was taken here goes back: as much of it as was, and only while its window lasts, which is over at `until`.
+    pub(super) fn give_back_hit(&mut self, ask: Arc<Ask>, until: Micros, now: Micros) {
         // Nothing was taken before the first answer, which told the time.
         let Some(there) = self.road.there(now) else { return };
-        let (name, _) = ask.counter(there);
-        self.untake(ask, name, now);
+        // What was taken in a window that is over would come out of what others have taken since.
+        if now < until {
+            let (name, _) = ask.counter(there);
+            self.untake(ask, name, now);
+        }
     }
 
     fn untake(&mut self, ask: Arc<Ask>, name: BucketName, now: Micros) {

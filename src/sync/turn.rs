@@ -15,7 +15,6 @@ use super::{
     window::Window,
 };
 use crate::{
-    algorithm::Algorithm,
     error::{Error, ErrorKind},
     key::{BucketName, KeySpace},
     lease::{InstanceId, Reply},
@@ -118,6 +117,8 @@ pub(crate) struct Engine {
     pub(super) members: Option<u32>,
     pub(super) beat_at: Micros,
     pub(super) beat_sent: Option<Micros>,
+    /// The last heartbeat found something else in its key.
+    pub(super) miscounts: bool,
     /// Questions that may still be asked now, and since when that is known.
     pub(super) allowance: f64,
     pub(super) allowed_at: Micros,
@@ -163,6 +164,7 @@ impl Engine {
             members: None,
             beat_at: Micros::ZERO,
             beat_sent: None,
+            miscounts: false,
             allowance: f64::from(settings.syncs_per_second_max) / 10.0,
             allowed_at: now,
             stretch: 1.0,
@@ -192,9 +194,9 @@ impl Engine {
                 self.peek(rule, &key.0, key.1, Peek { rule, name: BucketName::from_bytes([]), cost, deadline, waiter });
             }
             Input::Order { rule, key, order, deadline, waiter } => self.order(rule, key, order, deadline, waiter),
-            Input::Refund { cell, tokens } => self.refund(&cell, tokens, now),
+            Input::Refund { cell, tokens, since } => self.refund(&cell, tokens, since, now),
             Input::Hit { ask, deadline, waiter } => self.hit(ask, deadline, waiter),
-            Input::GiveBack(ask) => self.give_back_hit(ask, now),
+            Input::GiveBack { ask, until } => self.give_back_hit(ask, until, now),
             Input::Counted { id, result } => self.counted(id, result, now, effects),
             Input::Answered { id, result } => self.answered(id, result, now, effects),
             Input::Beaten(result) => self.beaten(result, now, effects),
@@ -316,21 +318,33 @@ impl Engine {
         self.queue(tag, |queue| queue.peeks.push_back(id));
     }
 
-    fn refund(&mut self, cell: &Arc<Cell>, tokens: u64, now: Micros) {
+    fn refund(&mut self, cell: &Arc<Cell>, tokens: u64, since: Micros, now: Micros) {
         let Some(index) = self.bucket_of(cell, now) else { return };
-        let algorithm = self.rules.terms(cell.rule()).map(|terms| terms.numbers.algorithm);
-        let queued = algorithm == Some(Algorithm::LeakyQueue);
-        if let Some(bucket) = self.buckets[index as usize].as_deref_mut().filter(|_| !queued) {
-            bucket.look(now);
-            // What was never taken here cannot come back.
-            let (tokens, since) = bucket.taken.refund(tokens);
-            let there = Engine::fresh(&self.road, bucket, since);
-            // What was taken at nobody knows what time may have left its window already.
-            if there != Micros::ZERO || !algorithm.is_some_and(Algorithm::is_window) {
-                bucket.give_in(tokens, there);
-            }
-        }
+        self.take_back(index, tokens, since, now);
         self.visit(index, now);
+    }
+
+    pub(super) fn take_back(&mut self, index: u32, tokens: u64, since: Micros, now: Micros) {
+        let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        let numbers = self.rules.terms(bucket.cell.rule()).map(|terms| terms.numbers);
+        let is_window = numbers.is_some_and(|numbers| numbers.algorithm.is_window());
+        if is_window && self.road.there(now).is_none() {
+            // In which window that was is known when the authority has told its time.
+            let (sum, oldest) = bucket.early.unwrap_or((0, since));
+            bucket.early = Some((sum.saturating_add(tokens), oldest.min(since)));
+            return;
+        }
+        if numbers.is_some_and(|of| !Engine::has_still(&self.road, bucket, &of, since, now)) {
+            return;
+        }
+        bucket.look(now);
+        // What was never taken here cannot come back.
+        let (tokens, oldest) = bucket.taken.refund(tokens);
+        let there = Engine::fresh(&self.road, bucket, oldest.min(since));
+        // What was taken at nobody knows what time may have left its window already.
+        if there != Micros::ZERO || !is_window {
+            bucket.give_in(tokens, there);
+        }
     }
 
     /// The bucket of a cell, made if there is none; `None` when the cell is closed, as one is whose rule is gone.

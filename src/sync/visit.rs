@@ -37,6 +37,7 @@ impl Engine {
         }
         let terms = rule.terms;
         self.keep_window(index, &terms, now);
+        self.take_back_early(index, now);
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
         if bucket.leaving {
             bucket.answer_all(if rule.live { Answer::Closed } else { Answer::Failed(ErrorKind::UnknownRule) });

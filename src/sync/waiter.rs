@@ -89,14 +89,14 @@ pub(crate) struct Ticket {
 
 /// Takes back what was given to somebody who had just left.
 pub(super) trait Restore: Send + Sync {
-    fn restore(&self, given: Given);
+    fn restore(&self, given: Given, by: Answer);
 }
 
 /// What goes back.
 #[derive(Debug)]
 pub(super) enum Given {
-    /// Tokens of a cell.
-    Tokens(std::sync::Arc<Cell>, u64),
+    /// Tokens of a cell, and when they were asked for.
+    Tokens(std::sync::Arc<Cell>, u64, Micros),
     /// What a plain counter has counted.
     Hit(std::sync::Arc<Ask>),
 }
@@ -212,10 +212,10 @@ impl Drop for Ticket {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match *state {
             State::Waiting(_) => *state = State::Left,
-            State::Answered(Answer::Given { .. } | Answer::Counted { taken: true, .. }) => {
+            State::Answered(by @ (Answer::Given { .. } | Answer::Counted { taken: true, .. })) => {
                 drop(state);
                 if let Some(back) = self.back.take() {
-                    back.to.restore(back.given);
+                    back.to.restore(back.given, by);
                 }
             }
             State::Answered(_) | State::Left => {}

@@ -80,12 +80,12 @@ fn what_was_taken_in_an_earlier_window_is_in_nobodys_way_when_something_comes_ba
         windowed.check(0, &key("k"), 5, &limit);
         clock.advance(Micros::from_secs(25)); // nothing of it counts any more
         windowed.check(0, &key("k"), 3, &limit);
-        windowed.refund(0, &key("k"), 2, &limit);
+        windowed.refund(0, &key("k"), 2, clock.now(), &limit);
         assert_eq!(left(), 99, "{algorithm:?}");
-        windowed.refund(0, &key("k"), 50, &limit);
+        windowed.refund(0, &key("k"), 50, clock.now(), &limit);
         assert_eq!(left(), 100, "{algorithm:?}: no more than was taken");
         windowed.check(0, &key("k"), 4, &limit);
-        windowed.refund(0, &key("k"), 50, &limit);
+        windowed.refund(0, &key("k"), 50, clock.now(), &limit);
         assert_eq!(left(), 100, "{algorithm:?}");
     }
 }
@@ -115,5 +115,24 @@ fn threads_together_get_no_more_than_the_limit() {
             threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
         });
         assert_eq!(passed, 1_000, "{algorithm:?}");
+    }
+}
+
+/// One call takes, and is refused by another limit after the window has ended.
+#[test]
+fn what_was_taken_in_an_old_window_is_not_put_back_into_a_new_one() {
+    for algorithm in WINDOWS {
+        let clock = Clock::manual();
+        let windowed = Windowed::new(clock.clone(), 100);
+        let limit = limit(algorithm, 5, 10);
+        let spent = windowed.take(0, &key("k"), 3, &limit).1.expect("all are there");
+        let since = clock.now();
+        clock.advance(Micros::from_secs(20));
+        assert!(matches!(windowed.check(0, &key("k"), 5, &limit), Allowed { remaining: 0 }), "{algorithm:?}");
+        windowed.put_back(&spent);
+        windowed.refund(0, &key("k"), 3, since, &limit);
+        assert!(matches!(windowed.known(0, &key("k"), 1, &limit), Denied { .. }), "{algorithm:?}");
+        windowed.refund(0, &key("k"), 2, clock.now(), &limit);
+        assert_eq!(windowed.known(0, &key("k"), 1, &limit), Allowed { remaining: 2 }, "{algorithm:?}");
     }
 }

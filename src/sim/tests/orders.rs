@@ -36,7 +36,7 @@ impl World {
 
     pub(super) fn refund(&mut self, node: usize, tokens: u64) {
         let cell = self.nodes[node].tier.find(0, &World::key("k")).expect("a known key");
-        self.input(node, Input::Refund { cell, tokens });
+        self.input(node, Input::Refund { cell, tokens, since: self.clock.now() });
     }
 
     fn until(&mut self, second: u64) {

@@ -6,7 +6,9 @@ use crate::{
     key::KeySpace,
     lease::InstanceId,
     local::{Bell, Tier},
+    observe::{Event, Link},
     rule::{Mode, Rule},
+    store::Beat,
     sync::{
         message::Input,
         turn::Settings,
@@ -108,7 +110,7 @@ fn ask(layout: &str, cost: i64) -> Arc<Ask> {
     let terms = rule.check("r").expect("a fair rule");
     let frame = Frame::new(terms.numbers.window, terms.numbers.offset);
     let template = terms.plain.expect("a layout");
-    Arc::new(Ask { rule: "r", template, frame, limit: 10, key: (*b"k").into(), cost })
+    Arc::new(Ask { rule: "r", template, frame, limit: 10, key: (*b"k").into(), cost, at: Micros::ZERO })
 }
 
 const YES: Answer = Answer::Counted { taken: true, count: 1, ends_in: Micros::from_secs(5) };
@@ -174,14 +176,14 @@ fn no_more_goes_back_than_was_taken_here_and_none_after_its_window() {
     for layout in ["{key}:{index}", "{key}"] {
         let mut bench = Bench::new();
         bench.learn();
-        bench.turn(Input::GiveBack(ask(layout, 5)));
+        bench.turn(Input::GiveBack { ask: ask(layout, 5), until: Micros::MAX });
         assert!(bench.sent().is_empty(), "{layout}: nothing was taken");
         let ticket = bench.hit(layout, 3);
         let (id, ..) = bench.sent().remove(0);
         bench.answer(id, bench.taken(9));
         drop(ticket);
         for back in [-3, 0] {
-            bench.turn(Input::GiveBack(ask(layout, 500)));
+            bench.turn(Input::GiveBack { ask: ask(layout, 500), until: Micros::MAX });
             let sent = bench.sent();
             assert_eq!(sent.first().map_or(0, |(.., hit)| hit.cost), back, "{layout}");
             sent.into_iter().for_each(|(id, ..)| bench.answer(id, bench.taken(6)));
@@ -192,7 +194,7 @@ fn no_more_goes_back_than_was_taken_here_and_none_after_its_window() {
         // The authority says that 5 s are left: with no time in the name, some of that is too near the end.
         bench.pass(Micros::from_millis(if layout == "{key}" { 4_850 } else { 5_000 }));
         bench.sent();
-        bench.turn(Input::GiveBack(ask(layout, 3)));
+        bench.turn(Input::GiveBack { ask: ask(layout, 3), until: Micros::MAX });
         assert!(bench.sent().is_empty(), "{layout}: the window is over");
     }
 }
@@ -234,6 +236,31 @@ fn hits_count_against_the_allowance_and_the_window_and_leave_at_their_time() {
     assert!(bench.sent().is_empty());
     assert_eq!(bench.told(last), Answer::Late);
     drop(tickets);
+}
+
+#[test]
+fn a_heartbeat_whose_key_holds_something_else_takes_no_road_down_and_is_told_once() {
+    let mut bench = Bench::new();
+    let (mut beats, mut told) = (0, 0);
+    for _ in 0..50 {
+        bench.pass(Micros::from_millis(200));
+        for effect in std::mem::take(&mut bench.effects) {
+            match effect {
+                Effect::Beat { .. } => {
+                    beats += 1;
+                    bench.turn(Input::Beaten(Err(Error::new(ErrorKind::WrongType, "a list"))));
+                }
+                Effect::Report(Event::Warning { .. }) => told += 1,
+                _ => {}
+            }
+        }
+        assert_eq!(bench.engine.link(), Link::Up);
+    }
+    assert!(beats > 5 && told == 1, "{beats} {told}");
+    let beat = Beat { members: 3, now: bench.there() };
+    bench.pass(Micros::from_secs(2));
+    bench.turn(Input::Beaten(Ok(beat)));
+    assert_eq!(bench.engine.members(), Some(3));
 }
 
 #[test]

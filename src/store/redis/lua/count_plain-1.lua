@@ -8,6 +8,13 @@
              what is counted now (text), µs until the window ends, now µs }
   twin: src/store/memory/plain.rs ]]
 local call, fmod = redis.call, math.fmod
+
+-- What INCRBY takes for a number: 64 bits, and no zero in front. Anything else is this key's trouble, and no other's.
+local function is_whole(text)
+  local digits = string.match(text, "^%-?([1-9]%d*)$")
+  return text == "0" or digits and (#digits < 19 or #digits == 19 and digits <= "9223372036854775807")
+end
+
 -- Before version 7 a script that asks for the time must say that its effects are what is replicated.
 if not redis.REDIS_VERSION_NUM and redis.replicate_commands then redis.replicate_commands() end
 local t = call("TIME")
@@ -25,7 +32,7 @@ if value == "" then -- nothing, as where a key is read while it expires
   call("DEL", KEYS[1])
   value = false
 end
-if value and not string.find(value, "^%-?%d+$") then
+if value and not is_whole(value) then
   return redis.error_reply("WRONGTYPE the counter holds no whole number")
 end
 local count, ttl = tonumber(value or 0), value and call("PTTL", KEYS[1]) or -2

@@ -157,10 +157,20 @@ async fn a_key_that_holds_something_else_is_an_error_and_stays_as_it_is() {
     both.server.cli(&["SET", "text", "hello"]);
     both.server.cli(&["SET", "part", "1.5"]);
     both.server.cli(&["RPUSH", "list", "hello"]);
+    // Digits alone, of which INCRBY makes no number.
+    let digits = ["007", "00", "-0", "9223372036854775808", "-9223372036854775809", &"9".repeat(30)];
+    digits.iter().for_each(|text| _ = both.server.cli(&["SET", text, text]));
     let hit = Hit { limit: 10, cost: 1, frame: LONG, start: starts[0] };
-    for key in ["text", "part", "list"] {
-        let answer = both.redis.count_plain(&name(key), &hit).await;
-        assert_eq!(answer.map_err(|e| e.kind()), Err(ErrorKind::WrongType), "{key}");
+    for key in ["text", "part", "list"].into_iter().chain(digits) {
+        for cost in [1, 0, -1] {
+            let answer = both.redis.count_plain(&name(key), &Hit { cost, ..hit }).await;
+            assert_eq!(answer.map_err(|e| e.kind()), Err(ErrorKind::WrongType), "{key} {cost}");
+        }
+    }
+    for (text, taken) in [("0", true), ("-9223372036854775807", true), ("9223372036854775807", false)] {
+        both.server.cli(&["SET", text, text]);
+        let answer = both.redis.count_plain(&name(text), &hit).await.expect("a number");
+        assert_eq!(matches!(answer, Counted::Taken { .. }), taken, "{text}: {answer:?}");
     }
     assert_eq!(both.server.cli(&["GET", "text"]), "hello");
     both.server.cli(&["SET", "empty", ""]);
