@@ -238,7 +238,7 @@ impl Engine {
         if bucket.open.as_ref().is_none_or(|open| (open.epoch, open.seq) != (epoch, seq)) {
             return;
         }
-        bucket.reopen();
+        bucket.reopen_untold();
         bucket.trouble = Some(error.kind());
         bucket.cell.set_trouble(Some(error.kind()));
         // What the limit last said was said of a bucket that is not there any more.
@@ -267,7 +267,11 @@ impl Engine {
                 else {
                     return;
                 };
-                bucket.reopen();
+                if is_doubtful(kind) {
+                    bucket.reopen();
+                } else {
+                    bucket.reopen_untold();
+                }
                 let has_lease = bucket.mode == Mode::Leased && bucket.lease_end != Micros::ZERO;
                 bucket.untold |= has_lease || (want > 0 && is_doubtful(kind));
                 // A store that is there and refuses will refuse again; one that did not answer may yet.

@@ -52,6 +52,8 @@ pub(super) struct Open {
     pub(super) debt: u64,
     pub(super) outage: u64,
     pub(super) refunded: u64,
+    /// What had been told of refunds before it.
+    pub(super) refunded_before: u64,
     /// The `need.count` who wait for just this answer, in order.
     pub(super) waiting: Vec<Waiting>,
 }
@@ -80,6 +82,8 @@ pub(super) struct Bucket {
     /// Refunded in this epoch, and the part the authority has booked.
     pub(super) refunded: u64,
     pub(super) refunded_acked: u64,
+    /// The part that was told in questions of this epoch of which it is not known that they had no effect.
+    pub(super) refunded_told: u64,
     pub(super) taken: Taken,
     /// Given back before the authority had told its time: how many, and since when they were taken.
     pub(super) early: Option<(u64, Micros)>,
@@ -168,6 +172,7 @@ impl Bucket {
             granted: if mode == Mode::Buffered { first } else { 0 },
             refunded: 0,
             refunded_acked: 0,
+            refunded_told: 0,
             taken: Taken::new(now),
             early: None,
             fresh: Micros::ZERO,
@@ -285,9 +290,10 @@ impl Bucket {
         self.granted = if buffers { self.granted } else { 0 };
         self.spent = self.granted;
         self.spent_since = None;
-        // Refunds that the authority may not have booked go on in the new epoch.
-        self.refunded = self.refunded.saturating_sub(self.refunded_acked);
-        self.refunded_acked = 0;
+        // Refunds that the authority surely has not booked go on in the new epoch. What it may have booked would come back
+        // twice, since it begins to count anew as well: like a lease whose end nobody heard of, that counts as spent.
+        self.refunded = self.refunded.saturating_sub(self.refunded_told.max(self.refunded_acked));
+        (self.refunded_acked, self.refunded_told) = (0, 0);
         self.lease_end = Micros::ZERO;
         self.known_until = Micros::ZERO;
         self.untold = false; // the old lease counts as spent, whatever is told
@@ -299,6 +305,14 @@ impl Bucket {
         if let Some(open) = self.open.take() {
             self.put_back(*open);
         }
+    }
+
+    /// The same for one that surely had no effect: what it told is still to be told.
+    pub(super) fn reopen_untold(&mut self) {
+        if let Some(open) = self.open.as_ref().filter(|open| open.epoch == self.epoch) {
+            self.refunded_told = open.refunded_before;
+        }
+        self.reopen();
     }
 
     /// Has those who waited for this question wait on, in front.

@@ -189,6 +189,7 @@ impl Engine {
         bucket.activity = 0;
         bucket.turned_away = 0;
         let (debt, outage, used) = (bucket.debt(look.hold), bucket.outage(), bucket.used(look.hold, now));
+        let told = bucket.told_refunds(now);
         // What an instance gives itself is debt, and nothing of the authority's.
         let hold = if bucket.mode == Mode::Buffered { 0 } else { look.hold };
         // A message that tells nothing belongs to whichever window it meets.
@@ -233,13 +234,29 @@ impl Engine {
             hold,
             debt,
             outage,
-            refunded: bucket.told_refunds(now),
+            refunded: told,
+            refunded_before: bucket.refunded_told,
             waiting,
         };
         let (_, name) =
             self.settings.keys.bucket(terms.kind(), terms.label, bucket.cell.key_bytes(), bucket.cell.is_digest());
         bucket.open = Some(Box::new(open));
+        bucket.refunded_told = bucket.refunded_told.max(told);
         Some((asked, name, sync))
+    }
+
+    /// Whether this question of a batch that has just left tells of all that is to be given back: what the judge of a
+    /// simulated world goes by.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn gives_back(&self, id: u64, nth: usize) -> bool {
+        let Some(Asked::Bucket { index, .. }) = self.flights.get(&id).and_then(|flight| flight.asked.get(nth)) else {
+            return false;
+        };
+        let bucket = self.buckets.get(*index as usize).and_then(Option::as_deref);
+        bucket.is_some_and(|bucket| {
+            let told = bucket.open.as_ref().map_or(0, |open| open.refunded);
+            told == bucket.refunded && told > bucket.refunded_acked
+        })
     }
 
     /// The generation of a bucket that is created by the next message.

@@ -40,7 +40,7 @@ impl Bucket {
         self.spent = 0;
         let untold = self.begin_series(epoch);
         self.taken = Taken::new(now);
-        (self.refunded, self.refunded_acked) = (0, 0);
+        (self.refunded, self.refunded_acked, self.refunded_told) = (0, 0, 0);
         (self.window, self.window_end) = (Micros::ZERO, Micros::ZERO);
         self.forget_denial();
         self.next_at = Micros::ZERO;

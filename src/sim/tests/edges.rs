@@ -152,3 +152,28 @@ fn the_tokens_of_a_window_are_worth_nothing_after_it() {
     world.clock.advance(Micros::from_millis(5));
     assert_eq!(world.passes_at_once(0, 100), 0, "over");
 }
+
+// case A-28: a refund that was booked and whose answer got lost does not come back again with the next lease.
+#[test]
+fn a_refund_whose_answer_is_lost_comes_back_once() {
+    for algorithm in super::modes::LENDING {
+        for mode in [Mode::Leased, Mode::Exact] {
+            let rule = rule(algorithm, 20, Duration::from_secs(10_000)).mode(mode);
+            let mut world = World::new(2, &[rule.lease_ttl(Duration::from_secs(2))]);
+            world.run(Micros::from_millis(10));
+            assert_eq!(world.passed(0, 5), 5, "{algorithm:?} {mode:?}");
+            world.run(Micros::from_millis(20));
+            assert_eq!(world.passed(1, 30), 15, "{algorithm:?} {mode:?}");
+            world.run(Micros::from_millis(20));
+            world.refund(0, 5);
+            while world.letters.values().all(|letter| !matches!(letter, Letter::Request { .. })) {
+                world.tick();
+            }
+            world.faults = Some((100, 0)); // the question is on its way; its answer, and all that comes after it, is lost
+            world.run(Micros::from_secs(4));
+            world.faults = None;
+            world.run(Micros::from_secs(1));
+            assert_eq!(world.passed(0, 30) + world.passed(1, 30), 5, "{algorithm:?} {mode:?}");
+        }
+    }
+}

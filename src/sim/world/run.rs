@@ -59,7 +59,7 @@ struct Letter {
 }
 
 enum Text {
-    /// `gone`: what each bucket of it had given to nobody by then, in all.
+    /// `gone`: of each bucket that it gives something back for, what had been given to nobody by then, in all.
     Request {
         id: u64,
         batch: Batch,
@@ -394,7 +394,7 @@ impl<'w> Run<'w> {
         for effect in effects.drain(..) {
             let text = match effect {
                 Effect::Send { id, batch } => {
-                    let gone = self.gone_of(&batch, born);
+                    let gone = self.gone_of(place, id, &batch);
                     Text::Request { id, batch, sent: now, echo: false, gone }
                 }
                 Effect::Beat { leave } => Text::Beat { instance, leave, sent: now },

@@ -12,13 +12,15 @@ use crate::{
 };
 
 impl<'w> Run<'w> {
-    /// What the buckets of a batch have given to nobody, in all.
-    pub(super) fn gone_of(&self, batch: &Batch, born: u32) -> Vec<(u32, u64)> {
+    /// What those buckets of a batch have given to nobody, in all, that now give it back.
+    pub(super) fn gone_of(&self, place: usize, id: u64, batch: &Batch) -> Vec<(u32, u64)> {
         if self.gone.is_empty() {
             return Vec::new();
         }
-        let keys = batch.questions.iter().filter_map(|(name, _)| self.by_name.get(name));
-        keys.filter_map(|key| Some((*key, self.gone.get(&(born, *key))?.0))).collect()
+        let node = &self.slots[place].node;
+        let told = batch.questions.iter().enumerate().filter(|(nth, _)| node.engine.gives_back(id, *nth));
+        let keys = told.filter_map(|(_, (name, _))| self.by_name.get(name));
+        keys.filter_map(|key| Some((*key, self.gone.get(&(node.born, *key))?.0))).collect()
     }
 
     /// How long a message takes; `None`: it is lost.
