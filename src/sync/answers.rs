@@ -139,6 +139,8 @@ impl Engine {
         if reply.outcome != Outcome::Applied || now >= lease_end {
             self.tally.wasted += 1;
             bucket.put_back(*open);
+            // What it gave back the authority still counts as lent.
+            bucket.untold |= holds && bucket.mode == Mode::Leased && bucket.lease_end != Micros::ZERO;
             if holds && (reply.outcome == Outcome::Stale || now >= lease_end) {
                 bucket.renew_epoch(new_epoch);
             }
