@@ -71,7 +71,7 @@ enum Text {
     Answer {
         id: u64,
         result: Result<Answers, Error>,
-        acted: Micros,
+        acted: Point,
         batch: Option<Batch>,
     },
     Beat {
@@ -82,10 +82,18 @@ enum Text {
     Beaten(Result<Beat, Error>),
 }
 
+/// A time on the world's clock, and how many messages the authority had taken by then: in one microsecond there may be
+/// some.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Point {
+    at: Micros,
+    nth: u64,
+}
+
 /// One admission.
 #[derive(Clone, Copy)]
 struct Admitted {
-    at: Micros,
+    when: Point,
     /// The rule's number times the number of keys, plus the key.
     key: u32,
     /// Which instance, by birth.
@@ -161,6 +169,8 @@ pub(super) struct Run<'w> {
     lie: Lie,
     audit: Option<Audit>,
     states_lost: u64,
+    /// How many messages the authority has taken.
+    acts: u64,
     effects: Vec<Effect>,
     answered: Vec<Late>,
 }
@@ -228,6 +238,7 @@ impl<'w> Run<'w> {
             lie: Lie::default(),
             audit,
             states_lost: 0,
+            acts: 0,
             effects: Vec::new(),
             answered: Vec::new(),
             faults: Vec::new(),
@@ -325,7 +336,7 @@ impl<'w> Run<'w> {
         if let First::Admitted(delay) = slot.node.check(&ask, &mut slot.place) {
             slot.place.admitted += cost;
             self.trace.push(Admitted {
-                at: now.plus(delay),
+                when: Point { at: now.plus(delay), nth: self.acts },
                 key: number,
                 who: slot.node.born,
                 cost,
@@ -353,7 +364,7 @@ impl<'w> Run<'w> {
             What::Wake(place) => {
                 let node = &self.slots[place].node;
                 if node.wake == now && node.state == State::Up {
-                    self.round(place, now, Vec::new());
+                    self.round(place, self.point(now), Vec::new());
                 }
             }
             What::Letter(n) => self.letter(n, now),
@@ -363,25 +374,32 @@ impl<'w> Run<'w> {
         }
     }
 
+    /// This time, and what the authority has done by now.
+    fn point(&self, at: Micros) -> Point {
+        Point { at, nth: self.acts }
+    }
+
     /// One round of an engine. `acted`: when the authority gave what it gives now; `given`: how much, by key.
-    fn round(&mut self, place: usize, acted: Micros, mut given: Vec<(u32, u64)>) {
+    fn round(&mut self, place: usize, acted: Point, mut given: Vec<(u32, u64)>) {
         let now = self.clock.now();
+        let here = self.point(now);
         let slot = &mut self.slots[place];
         let mut effects = mem::take(&mut self.effects);
         slot.node.round(now, &mut effects);
         let next = slot.node.wake;
         slot.node.collect(self.terms, &mut slot.place, &mut self.answered);
         for late in self.answered.drain(..) {
-            let at = if late.by_authority { acted } else { now }.plus(late.delay);
+            let done = if late.by_authority { acted } else { here };
+            let when = Point { at: done.at.plus(late.delay), ..done };
             let key = late.rule as u32 * self.keys.len() as u32 + late.key;
             slot.place.admitted += late.cost;
-            self.trace.push(Admitted { at, key, who: slot.node.born, cost: late.cost, sort: Sort::Admitted });
+            self.trace.push(Admitted { when, key, who: slot.node.born, cost: late.cost, sort: Sort::Admitted });
             if let Some((_, left)) = given.iter_mut().find(|(of, _)| late.by_authority && *of == key) {
                 *left = left.saturating_sub(late.cost);
             }
         }
         for (key, cost) in given.into_iter().filter(|(_, left)| *left > 0) {
-            self.trace.push(Admitted { at: acted, key, who: slot.node.born, cost, sort: Sort::Gone });
+            self.trace.push(Admitted { when: acted, key, who: slot.node.born, cost, sort: Sort::Gone });
             self.gone.entry((slot.node.born, key)).or_default().0 += cost;
         }
         let (born, instance) = (slot.node.born, slot.node.engine.instance());

@@ -1,6 +1,6 @@
 //! The road: messages on their way, and what the authority answers.
 
-use super::{Admitted, Letter, Run, Sort, Text, What};
+use super::{Admitted, Letter, Point, Run, Sort, Text, What};
 use crate::{
     error::{Error, ErrorKind},
     key::BucketName,
@@ -70,7 +70,7 @@ impl<'w> Run<'w> {
         let lost = || Error::new(ErrorKind::Unanswered, "no answer in time");
         let (text, sent) = match letter.text {
             Text::Request { id, sent, echo: false, .. } => {
-                (Text::Answer { id, result: Err(lost()), acted: Micros::ZERO, batch: None }, sent)
+                (Text::Answer { id, result: Err(lost()), acted: self.point(Micros::ZERO), batch: None }, sent)
             }
             Text::Beat { sent, .. } => (Text::Beaten(Err(lost())), sent),
             _ => return,
@@ -99,11 +99,17 @@ impl<'w> Run<'w> {
                 return;
             }
             Text::Request { id, batch, sent, echo, gone } => {
+                self.acts += 1;
                 let answers = self.act(&batch, place, now);
                 self.take_back(&batch, &answers, &gone, born, now);
                 let result = Ok(answers);
                 if !echo {
-                    self.answer(place, born, sent, Text::Answer { id, result, acted: now, batch: Some(batch) });
+                    self.answer(
+                        place,
+                        born,
+                        sent,
+                        Text::Answer { id, result, acted: self.point(now), batch: Some(batch) },
+                    );
                 }
             }
             Text::Beat { instance, leave, sent } => {
@@ -123,7 +129,7 @@ impl<'w> Run<'w> {
             }
             Text::Beaten(result) => {
                 self.slots[place].node.put(Input::Beaten(result));
-                self.round(place, now, Vec::new());
+                self.round(place, self.point(now), Vec::new());
             }
         }
         self.free.push(n);
@@ -148,7 +154,9 @@ impl<'w> Run<'w> {
                 if now < told {
                     let lost = || Error::new(ErrorKind::Unanswered, "no answer in time");
                     let text = match text {
-                        Text::Answer { id, .. } => Text::Answer { id, result: Err(lost()), acted: now, batch: None },
+                        Text::Answer { id, .. } => {
+                            Text::Answer { id, result: Err(lost()), acted: self.point(now), batch: None }
+                        }
                         _ => Text::Beaten(Err(lost())),
                     };
                     self.post(told, Letter { place, born, text });
@@ -177,7 +185,8 @@ impl<'w> Run<'w> {
                 && answer.is_some_and(|reply| reply.outcome == Outcome::Applied)
                 && *sum > *back
             {
-                self.trace.push(Admitted { at: now, key: *key, who: born, cost: *sum - *back, sort: Sort::Back });
+                let when = Point { at: now, nth: self.acts };
+                self.trace.push(Admitted { when, key: *key, who: born, cost: *sum - *back, sort: Sort::Back });
                 *back = *sum;
             }
         }

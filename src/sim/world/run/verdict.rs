@@ -31,7 +31,7 @@ impl<'w> Run<'w> {
     /// Replays all admissions through one machine for each key.
     pub(super) fn judge(mut self) -> Report {
         // Nearly in order: only what the authority gave is told later than it was given.
-        self.trace.sort_by_key(|admitted| admitted.at);
+        self.trace.sort_by_key(|admitted| admitted.when);
         let begin = self.begin;
         let since = |at: Micros| at.minus(begin);
         let mut report = Report {
@@ -62,7 +62,8 @@ impl<'w> Run<'w> {
         let machine_of = if plain { Central::new } else { Central::of_a_set_clock };
         let offset = self.steps[0].1;
         for admitted in &self.trace {
-            while let Some(exception) = exceptions.next_if(|exception| exception.at <= admitted.at) {
+            let at = admitted.when.at;
+            while let Some(exception) = exceptions.next_if(|exception| exception.at <= at) {
                 let terms = self.rule_of(exception.key as usize);
                 let place = &mut row[exception.key as usize];
                 let (machine, parts) = place.get_or_insert_with(|| (machine_of(&terms.numbers), 0));
@@ -81,16 +82,11 @@ impl<'w> Run<'w> {
             };
             let moment = if local {
                 // By the instance's own calendar, which nobody sets.
-                Moment { at: admitted.at, shown: admitted.at, there: admitted.at.plus(calendar), steps: 1 }
+                Moment { at, shown: at, there: at.plus(calendar), steps: 1 }
             } else if plain {
-                Moment {
-                    at: admitted.at,
-                    shown: admitted.at,
-                    there: Micros((admitted.at.0 as i64 + offset) as u64),
-                    steps: 1,
-                }
+                Moment { at, shown: at, there: Micros((at.0 as i64 + offset) as u64), steps: 1 }
             } else {
-                self.moment(admitted.at)
+                self.moment(at)
             };
             if admitted.sort != Sort::Admitted {
                 // In a window it is as if neither had been, and a turn that nobody took keeps nobody apart.
@@ -111,7 +107,7 @@ impl<'w> Run<'w> {
                         rule: admitted.key as usize / self.keys.len(),
                         key: admitted.key % self.keys.len() as u32,
                         from: since(machine.since()),
-                        to: since(admitted.at),
+                        to: since(at),
                         excess: machine.tokens(over - *parts),
                     });
                 }
@@ -119,7 +115,7 @@ impl<'w> Run<'w> {
         }
         if self.plan.traces {
             let first = self.trace.iter().filter(|a| (a.key as usize) < self.keys.len() && a.sort == Sort::Admitted);
-            let as_seen = |a: &Admitted| Admission { before: since(a.at), after: since(a.at), cost: a.cost };
+            let as_seen = |a: &Admitted| Admission { before: since(a.when.at), after: since(a.when.at), cost: a.cost };
             report.trace = first.map(as_seen).collect();
         }
         if let Some(audit) = &self.audit {
