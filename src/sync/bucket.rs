@@ -98,6 +98,8 @@ pub(super) struct Bucket {
     /// zero: not known. For fixed windows alone.
     pub(super) window: Micros,
     pub(super) window_end: Micros,
+    /// When it was entered here.
+    pub(super) window_since: Micros,
     /// What the cell's totals were when this series began, at `born`.
     pub(super) debt_base: u64,
     pub(super) outage_base: u64,
@@ -182,6 +184,7 @@ impl Bucket {
             generation_until: Micros::ZERO,
             window: Micros::ZERO,
             window_end: Micros::ZERO,
+            window_since: Micros::ZERO,
             debt_base: 0,
             outage_base: 0,
             debt_seen: 0,

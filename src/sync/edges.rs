@@ -47,7 +47,10 @@ impl Bucket {
         untold
     }
 
-    fn enter_window(&mut self, start: Micros, end: Micros) {
+    fn enter_window(&mut self, start: Micros, end: Micros, now: Micros) {
+        if self.window != start {
+            self.window_since = now;
+        }
         (self.window, self.window_end) = (start, end);
     }
 }
@@ -86,7 +89,7 @@ impl Engine {
         if !lately {
             return; // who asks next is told
         }
-        bucket.enter_window(frame.start(latest), now.plus(frame.ends_in(latest)));
+        bucket.enter_window(frame.start(latest), now.plus(frame.ends_in(latest)), now);
         if bucket.mode == Mode::Buffered && !bucket.leaving && !closing {
             let end = bucket.window_end;
             bucket.top_up(ahead, u64::MAX, end);
@@ -111,6 +114,9 @@ impl Engine {
         let end = open.sent_at.plus(reply.ends_in);
         let mut expired = 0;
         let mut fits = true;
+        if reply.window < bucket.window && open.sent_at < bucket.window_since {
+            return (false, 0); // an answer of the old window, that took its time
+        }
         if bucket.window != Micros::ZERO && bucket.window < reply.window {
             if open.window == Micros::ZERO && bucket.mode != Mode::Buffered {
                 // It told nothing of the old window, so what it was lent is of the new one.
@@ -120,11 +126,11 @@ impl Engine {
                 fits = false;
             }
         }
-        // Two answers of one window: both ends are early, so the later one is the better. Of another one: the sender's
-        // guess was ahead of the authority's clock.
+        // Two answers of one window: both ends are early, so the later one is the better. Of an older one, though it was
+        // asked in the present: what began that here was ahead of the authority's clock.
         let end = if bucket.window == reply.window { end.max(bucket.window_end) } else { end };
         if now < end {
-            bucket.enter_window(reply.window, end);
+            bucket.enter_window(reply.window, end, now);
         } else {
             expired += bucket.end_window(epoch, now);
             fits = false;

@@ -177,3 +177,25 @@ fn a_refund_whose_answer_is_lost_comes_back_once() {
         }
     }
 }
+
+// An answer of the old window that comes in the new one ends nothing: what was spent there is still to be told.
+#[test]
+fn an_answer_that_comes_after_the_edge_makes_nobody_forget_what_was_spent_since() {
+    let mut world = World::new(2, &[rule(Algorithm::FixedWindow, 30, TEN).mode(Mode::Buffered).delta_max(9)]);
+    world.ask_until(9.99);
+    world.refund(0, 1); // something to tell
+    while world.letters.values().all(|letter| !matches!(letter, Letter::Request { .. })) {
+        world.tick();
+    }
+    world.half_trip = Micros::from_millis(60);
+    world.run(Micros::from_millis(40)); // the window ends; the answer is on its way
+    world.half_trip = Micros(300);
+    let before = world.admitted();
+    assert_eq!(world.passes_at_once(0, 30), 9);
+    assert!(world.passed(1, 60) >= 30);
+    world.run(Micros::from_millis(100));
+    _ = world.passes_at_once(0, 30);
+    let passed = world.admitted() - before;
+    assert!(passed <= 30 + 2 * 9, "{passed} in a window of 30, two of which may be 9 ahead");
+    assert_eq!(world.nodes[0].engine.tally().expired, 0);
+}
