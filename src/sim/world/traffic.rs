@@ -106,6 +106,10 @@ impl Traffic {
         self
     }
 
+    pub(super) fn largest_cost(&self) -> u64 {
+        self.costs.iter().copied().max().unwrap_or(1)
+    }
+
     pub(super) fn key_count(&self) -> u32 {
         self.keys
     }

@@ -89,9 +89,14 @@ impl<'w> Run<'w> {
     }
 
     pub(super) fn concede(&mut self, at: Micros, key: usize, tokens: u64) {
+        let rule = self.rule_of(key);
+        // A turn of a queue that is given twice may fall behind a larger one that is out of its place, and is early by
+        // that one's time.
+        let queued = rule.numbers.algorithm == Algorithm::LeakyQueue;
+        let larger = if queued { self.plan.traffic.largest_cost() - 1 } else { 0 };
         // What happens to the authority is nothing to who asks it nothing.
-        if tokens > 0 && self.rule_of(key).mode != Mode::Local {
-            self.conceded.push(Conceded { at, key: key as u32, tokens });
+        if tokens > 0 && rule.mode != Mode::Local {
+            self.conceded.push(Conceded { at, key: key as u32, tokens: tokens + larger });
         }
     }
 
