@@ -126,9 +126,12 @@ impl Engine {
                 fits = false;
             }
         }
-        // Two answers of one window: both ends are early, so the later one is the better. Of an older one, though it was
-        // asked in the present: what began that here was ahead of the authority's clock.
-        let end = if bucket.window == reply.window { end.max(bucket.window_end) } else { end };
+        // Of one window, both ends are early, so the later one is the better; but one that is later than this answer allows
+        // was told before the authority's clock was set. Of an older window, though it was asked in the present: what
+        // began that here was ahead of the authority's clock.
+        let known =
+            Some(bucket.window_end).filter(|known| bucket.window == reply.window && *known <= now.plus(reply.ends_in));
+        let end = known.map_or(end, |known| known.max(end));
         if now < end {
             bucket.enter_window(reply.window, end, now);
         } else {

@@ -199,3 +199,22 @@ fn an_answer_that_comes_after_the_edge_makes_nobody_forget_what_was_spent_since(
     assert!(passed <= 30 + 2 * 9, "{passed} in a window of 30, two of which may be 9 ahead");
     assert_eq!(world.nodes[0].engine.tally().expired, 0);
 }
+
+// A clock that was set forward ends a window sooner: from the next answer on that is known.
+#[test]
+fn a_window_that_ends_sooner_than_was_told_ends_here_with_the_next_answer() {
+    for mode in [Mode::Leased, Mode::Buffered] {
+        let mut world = World::new(1, &[rule(Algorithm::FixedWindow, 1_000, TEN).mode(mode)]);
+        world.ask_until(4.0);
+        world.store.step_clock(5_000_000);
+        world.ask_until(4.9);
+        world.run(Micros::from_millis(200)); // the window is over, by the clock that was set
+        let before = world.admitted();
+        _ = world.passes_at_once(0, 1_000);
+        world.run(Micros::from_millis(500));
+        _ = world.passed(0, 1_100);
+        let most = if mode == Mode::Leased { 1_000 } else { 1_000 + world.terms[0].ahead(1) };
+        let passed = world.admitted() - before;
+        assert!(passed <= most, "{mode:?}: {passed} in a window of 1,000");
+    }
+}
