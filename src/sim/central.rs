@@ -66,16 +66,18 @@ impl Central {
         Central { state, scale, since: Micros::ZERO }
     }
 
-    /// What still holds of these numbers where the authority's clock is set while it counts.
+    /// What still holds of these numbers where the authority's clock is set while it counts, and perhaps set `back`.
     ///
     /// A clock that runs back by less than a second stands still for its buckets, each since its own last message, and
     /// how much of the window before a sliding counter still counts is then nobody else's to know: twice the limit in any
-    /// span is left of its promise.
-    pub(super) fn of_a_set_clock(numbers: &Numbers) -> Central {
+    /// span is left of its promise. One that is set back by more weighs that window anew: once more the limit.
+    pub(super) fn of_a_set_clock(numbers: &Numbers, back: bool) -> Central {
         if numbers.algorithm != Algorithm::SlidingCounter {
             return Central::new(numbers);
         }
-        Central::new(&Numbers { algorithm: Algorithm::SlidingLog, burst: numbers.burst.saturating_mul(2), ..*numbers })
+        let limits = if back { 3 } else { 2 };
+        let burst = numbers.burst.saturating_mul(limits);
+        Central::new(&Numbers { algorithm: Algorithm::SlidingLog, burst, ..*numbers })
     }
 
     /// Takes `cost` if it fits, all or none, and says whether it did. For a queue: whether it may wait.

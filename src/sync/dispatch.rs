@@ -247,7 +247,7 @@ impl Engine {
 
     /// Whether this question of a batch that has just left tells of all that is to be given back: what the judge of a
     /// simulated world goes by.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(feature = "sim")]
     pub(crate) fn gives_back(&self, id: u64, nth: usize) -> bool {
         let Some(Asked::Bucket { index, .. }) = self.flights.get(&id).and_then(|flight| flight.asked.get(nth)) else {
             return false;

@@ -41,7 +41,7 @@ fn busy(kind: Kind, mode: Mode, seed: u64, instances: usize, weights: &[f64]) ->
 fn at_saturation_nearly_all_of_the_limit_is_used() {
     for &(kind, mode) in SHARED {
         for instances in [4, 16] {
-            seeds::each("at_saturation_nearly_all_of_the_limit_is_used", 6, |seed| {
+            seeds::few("at_saturation_nearly_all_of_the_limit_is_used", 6, |seed| {
                 let report = busy(kind, mode, seed, instances, &[])?;
                 let used = report.used();
                 if used >= 0.97 { Ok(()) } else { Err(format!("{kind:?} {mode:?}: {used:.4} used: {report}")) }
@@ -56,7 +56,7 @@ fn everybody_gets_the_same_part_of_what_it_asks_for() {
         for (instances, weights) in
             [(4, &[1.0][..]), (16, &[1.0]), (2, &[10.0, 1.0]), (4, &[10.0, 10.0, 1.0, 1.0]), (16, &[10.0, 1.0])]
         {
-            seeds::each("everybody_gets_the_same_part_of_what_it_asks_for", 4, |seed| {
+            seeds::few("everybody_gets_the_same_part_of_what_it_asks_for", 4, |seed| {
                 let report = busy(kind, mode, seed, instances, weights)?;
                 let fair = report.fairness();
                 if fair >= 0.95 { Ok(()) } else { Err(format!("{kind:?} {mode:?} {weights:?}: {fair:.3}: {report}")) }

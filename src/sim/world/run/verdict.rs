@@ -4,6 +4,7 @@ use super::{Admitted, Run, Sort};
 use crate::{
     algorithm::Algorithm,
     key::{Key, LongKeys},
+    lease::Numbers,
     rule::Mode,
     sim::{
         Admission,
@@ -59,7 +60,8 @@ impl<'w> Run<'w> {
         let mut exceptions = self.conceded.iter().peekable();
         let mut given: HashMap<u32, u64> = HashMap::new();
         let plain = self.steps.len() == 1;
-        let machine_of = if plain { Central::new } else { Central::of_a_set_clock };
+        let back = self.steps.windows(2).any(|pair| pair[1].1 < pair[0].1);
+        let machine_of = |of: &Numbers| if plain { Central::new(of) } else { Central::of_a_set_clock(of, back) };
         let offset = self.steps[0].1;
         for admitted in &self.trace {
             let at = admitted.when.at;
