@@ -129,9 +129,9 @@ impl Engine {
         // Of one window, both ends are early, so the later one is the better; but one that is later than this answer allows
         // was told before the authority's clock was set. Of an older window, though it was asked in the present: what
         // began that here was ahead of the authority's clock.
-        let known =
-            Some(bucket.window_end).filter(|known| bucket.window == reply.window && *known <= now.plus(reply.ends_in));
-        let end = known.map_or(end, |known| known.max(end));
+        let known = bucket.window_end;
+        let is_known = bucket.window == reply.window && known <= now.plus(reply.ends_in);
+        let end = if is_known { end.max(known) } else { end };
         if now < end {
             bucket.enter_window(reply.window, end, now);
         } else {
@@ -167,9 +167,7 @@ impl Engine {
         }
         road.there_at_least(since).map_or(Micros::ZERO, |there| there.minus(DOUBT))
     }
-}
 
-impl Engine {
     /// Looks again at what was given back before the authority had told its time.
     pub(super) fn take_back_early(&mut self, index: u32, now: Micros) {
         let Some(bucket) = self.buckets.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
